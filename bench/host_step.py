@@ -34,7 +34,7 @@ from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
-from octavo.io.named import resolve
+from octavo.io.model_path import resolve
 from octavo.runtime import EngineConfig
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.loading import open_model

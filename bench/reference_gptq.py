@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM
 import references
 import results_file
 from octavo.calibrate.schemes.scheme_method import SchemeMethod
-from octavo.io.named import resolve
+from octavo.io.model_path import resolve
 from octavo.quantizers import quantize_checkpoint
 from scheme_methods import write_order
 from texts import calibration

@@ -41,7 +41,7 @@ from jobs import results
 from octavo.calibrate.fold import rotate
 from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.formats.spec import AnyArray
-from octavo.huggingface.coded import Coded
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.huggingface.tensors.tensor_names import checkpoint_name, is_linear
 from octavo.io.gguf import GGUFFile

@@ -22,7 +22,7 @@ import results_file
 from octavo.bench.serving.http import Address, exchange, request_bytes
 from octavo.bench.serving.launch import free_port, running
 from octavo.io.gguf import GGUFFile
-from octavo.io.named import resolve
+from octavo.io.model_path import resolve
 from octavo.server.engine.fake import FakeClient
 from octavo.server.serve import bind, run, serve
 from octavo.server.serve_options import ServerOptions

@@ -15,10 +15,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import marked
+import page_section
 
 RESULTS = Path(__file__).resolve().parent.parent / "bench" / "results"
-PAGE = marked.DOCS / "speed.md"
+PAGE = page_section.DOCS / "speed.md"
 BUSY = 0.2
 LEVELS = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}
 """CPU features by which kernels are chosen, the most first, and what they are called."""
@@ -147,7 +147,7 @@ def tables() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 where `--check` finds the tables stale or the marks are missing, 0 otherwise."""
-    return marked.main(arguments, __file__, __doc__, PAGE, "bench", tables)
+    return page_section.main(arguments, __file__, __doc__, PAGE, "bench", tables)
 
 
 if __name__ == "__main__":

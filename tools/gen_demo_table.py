@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import marked
+import page_section
 
 RESULTS = Path(__file__).resolve().parent.parent / "bench" / "results"
-PAGE = marked.DOCS / "quantize.md"
+PAGE = page_section.DOCS / "quantize.md"
 HEAD = "| preset | bits/weight | size | KL divergence | perplexity of answers | accuracy |"
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ def newest() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 where `--check` finds the table stale, or results or marks are missing; 0 otherwise."""
-    return marked.main(arguments, __file__, __doc__, PAGE, "demo", newest)
+    return page_section.main(arguments, __file__, __doc__, PAGE, "demo", newest)
 
 
 if __name__ == "__main__":

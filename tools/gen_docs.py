@@ -23,34 +23,33 @@ PAGE, RUN = ROOT / "docs" / "formats.md", ROOT / "docs" / "run.md"
 INTRO = """\
 # Stored formats
 
-*This page is made from `octavo.formats` by `tools/gen_docs.py`; change the table, not the page.*
+*This page is generated from `octavo.formats` by `tools/gen_docs.py`: edit the table or the tool, not the page.*
 
-A weight matrix of a low-bit model is rarely an array of floats. It is an array of small integers, the codes, with a
-few scales that say what the codes are worth. Every format that Octavo computes with is the same thing, a grouped
-affine code with at most two levels of scale:
+Low-bit models seldom store weights as floats. They store small integers, called codes, and a few scales that turn codes
+back into values. All formats that Octavo computes with follow one scheme, a grouped affine code with at most two levels
+of scales:
 
     w[n, k] = d[n, k // S] * sc[n, k // G] * code(q[n, k])  -  dmin[n, k // S] * m[n, k // G]
 
 | part | meaning |
 |---|---|
-| n, k | output row and position along it: a matrix is [N, K], K contiguous |
+| n, k | row and column: a matrix is [N, K], N outputs of K contiguous inputs |
 | q | the unsigned code of a value, 2 to 8 bits |
-| code() | `q - offset`; or an entry of a table of 16 small integers; or, for plain numbers, the number q itself |
-| G | group: how many neighbours share a scale |
-| S | super-block: how many share a floating scale. Where S = G there is one level, and `sc` and `m` are absent |
-| d, dmin | floating scale and minimum of a super-block |
+| code() | `q - offset`; an entry of a table of small integers; or, for plain numbers, the number itself |
+| G | group size: the number of consecutive values that share a scale |
+| S | super-block size: how many share a floating-point scale. If S = G, there is one level, without `sc` and `m` |
+| d, dmin | floating-point scale and minimum of a super-block |
 | sc, m | small integer scale and minimum of a group. `sc` is signed in formats without minima |
 
-A group whose values lie around zero needs no minimum: the offset puts code zero in the middle. A group with a minimum
-spends a second scale to start its codes where its values start. Two levels buy small groups cheaply: K-quants keep a
-6-bit scale for each 16 or 32 values and share two half floats among 256.
+Groups centred on zero need no minimum: the offset maps zero to the middle code. Other groups spend a second scale on a
+minimum, so that all codes fall within the range of the values. Two levels make small groups cheap: K-quants have a
+6-bit scale for every 16 or 32 values, and two float16 scales for 256.
 
 ## Bytes, planes, values
 
-In a file the parts of a block lie together: a row of K values is K / block blocks, one after the other, and a block
-is the fields listed below, little-endian, without padding. `unpack` takes them apart into planes, one array for each
-letter of the equation; kernels pack the planes again into a layout of their own, and know their properties, never a
-name.
+In a file, a row of K values is a sequence of K / block blocks, and a block consists of the fields listed below,
+little-endian and without padding. `unpack` splits blocks into planes, an array for each symbol of the equation. Kernels
+repack the planes into layouts of their own; they depend on a format's properties, never on its name.
 
 ```python
 import numpy as np
@@ -65,105 +64,101 @@ p.d.shape, p.sc.shape  # (2, 2), (2, 16)  one d for 256 values, one sc for 32
 formats.dequantize(t)  # float32 (2, 512): the equation, in float32, multiplied from left to right
 ```
 
-Decoding is bit for bit what the `gguf` package computes, for all formats that it decodes. The reference encoder rounds
-to nearest with the scale that a group's extremes ask for; it is there to have something to test with, and a
-quantizer finds better scales.
+Decoding matches the `gguf` package bit for bit, for all formats that it decodes. The reference encoder rounds to
+nearest, with the scale that covers a group's extremes. It exists for tests; the quantizers find better scales.
 
-### Why scales lie beside codes
+### Why scales are stored next to codes
 
-A code means nothing without its scale. In one block both come with the same lines of memory, a row is read from front
-to back as one stream, and a file can be cut between any two blocks. The same holds for blocks of activations (Q8_1,
-and [MMQ's](#mmqs-blocks) 144 bytes): whoever copies a block to shared memory has all that a product needs of it. The
-price is alignment: blocks of 18 or 34 bytes put codes at odd places, where loads of 16 bytes can't be used. So
-kernels here read layouts of their own, which weights are packed into
-([CPU](cpu.md), [GPU](../src/octavo/backends/gpu/weights/README.md#planes)), and on a GPU activations are planes of
-codes, scales and sums from the start.
+Codes are useless without their scale. In a block, both arrive with the same cache lines, a row is read as a single
+stream, and a file can be split between any two blocks. The same is true of blocks of activations (Q8_1, and
+[MMQ's](#mmqs-blocks) 144 bytes): a kernel that copies a block to shared memory has everything it needs. The price is
+alignment: in blocks of 18 or 34 bytes codes are unaligned, so 16-byte loads are impossible. Octavo's kernels therefore
+read layouts of their own, into which weights are packed when they are loaded
+([CPU](cpu.md), [GPU](../src/octavo/backends/gpu/weights/README.md#planes)). On a GPU, activations are planes of codes,
+scales and sums from the start.
 
-### Does a GGUF always hold scales?
+### Does a GGUF file always contain scales?
 
-No. Each tensor has a type of its own. F32, F16 and BF16 are plain numbers, as norms and biases are in nearly all
-files. Every quantized type has scales in its blocks: a half float, a power of two (MXFP4) or a byte (NVFP4), and
-K-quants and most of IQ a small integer for each group besides. `octavo inspect MODEL --tensors` lists types, and
-`octavo inspect MODEL --scales TENSOR` shows the scales of one tensor; `unpack` above gives them: `d`, `sc`, `dmin` and
-`m`.
+No. Each tensor has its own type. F32, F16 and BF16 are plain numbers; norms and biases nearly always have one of these
+types. Blocks of quantized types contain scales: a float16, a power of two (MXFP4) or a byte (NVFP4), and in K-quants
+and most I-quants also a small integer per group. `octavo inspect MODEL --tensors` lists the types, and
+`octavo inspect MODEL --scales TENSOR` shows a tensor's scales, which `unpack` returns as `d`, `sc`, `dmin` and `m`.
 
 ### Must weights be dequantized to compute?
 
-No. In the equation scales stand outside of a group's sum, so codes are multiplied with codes as integers, and floats
-come once a group:
+No. Scales can be moved out of a group's sum, so that codes are multiplied as integers, with floating-point arithmetic
+once per group:
 
     sum(w x) = d * d_x * sum((q - offset) * q_x)  -  dmin * d_x * sum(q_x)
 
-CPU kernels and those of a GPU for few tokens compute that, by instructions which multiply int8 (`dp4a`, `mma.sync`,
-VNNI). Values are made where it is faster or asked for: on a GPU with many tokens, where codes become float16 in
-registers and tensor cores multiply these ([products](../src/octavo/backends/gpu/matmul/README.md)), and in
-`octavo.ops.matmul`, which leaves activations floats, on a GPU or with more than 64 tokens.
+The CPU's kernels and, for few tokens, the GPU's compute it this way, with int8 instructions (`dp4a`, `mma.sync`, VNNI).
+Weights are dequantized where that is faster or requested: for many tokens on a GPU, where codes become float16 in
+registers for the tensor cores ([products](../src/octavo/backends/gpu/matmul/README.md)), and by `octavo.ops.matmul`,
+which keeps activations as floats, on a GPU or for more than 64 tokens.
 
-### How codes of less than a byte lie in bytes
+### How sub-byte codes are packed
 
-There is one pattern, with two numbers: the *bits* of a code and the *run*. Take `run` bytes. Their lowest bits are the
-first `run` codes, the bits above them the next `run` codes, and so on. With 4 bits and a run of 16, as in Q4_0:
+One pattern with two parameters, the *bits* of a code and the *run*, describes it. Among `run` consecutive bytes, the
+lowest bits are the first `run` codes, the next higher bits the next `run` codes, and so on. With 4 bits and a run of
+16, as in Q4_0:
 
     byte        0     1     2   ...   15
     low nibble  q0    q1    q2  ...   q15
     high nibble q16   q17   q18 ...   q31
 
-So a vector register of 16 bytes gives 32 codes with one mask and one shift, and both halves come out in order. Codes
-of 3, 5 and 6 bits keep their low bits so, and their high bits in a second field by the same pattern with its own run.
+A 16-byte vector register thus yields 32 codes, in order, with one mask and one shift. Codes of 3, 5 and 6 bits have
+their low bits packed this way, and their high bits in a second field with its own run.
 """
 
 SUMMARY_KEY = """\
-*scale* is the type of d, then that of sc where there are two levels: `f16 x u6, min` is a half float times unsigned
-six-bit integers, and minima of the same kind; `odd u4` is 2 s + 1 for an unsigned s of four bits. *activations* is what
-a product with such weights takes by default.
+*scale* gives the type of d and, with two levels, that of sc: `f16 x u6, min` means a float16 times unsigned 6-bit
+integers, with minima of the same kind; `odd u4` means 2 s + 1 for an unsigned 4-bit s. *activations* is the default
+format of the other factor of a product.
 """
 
 LAYOUTS_INTRO = """\
 ## Layouts
 
-Offsets are in bytes from the start of a block, and k counts the values of a block. Types: `u8` `u16` unsigned and `s8`
-`s16` signed integers; `f16` `f32` IEEE 754; `bf16` the upper half of an `f32`; `e8m0` a power of two, 2^(byte - 127);
-`ue4m3` a float of 4 exponent bits (bias 7) and 3 mantissa bits without sign.
+Offsets are in bytes from the start of a block, and k counts values within a block. Types: `u8` and `u16` are unsigned,
+`s8` and `s16` signed integers; `f16` and `f32` are IEEE 754; `bf16` is the upper half of an `f32`; `e8m0` is a power of
+two, 2^(byte - 127); `ue4m3` is an unsigned float with 4 exponent bits (bias 7) and 3 mantissa bits.
 """
 
 RARE_INTRO = """\
 ## Other GGUF types
 
-These load too, but no kernel is made for them: `octavo.formats.rare.load` decodes them to F16 when the file is read (to
-F32 where a value is beyond F16) and logs it.
+Tensors of these types load too, but without kernels of their own: `octavo.formats.rare.load` decodes them to F16 when
+the file is read, or to F32 if a value exceeds F16, and logs it.
 """
 
 GRID_INTRO = """\
 ### Codebooks
 
-IQ1, IQ2 and IQ3 store no code for each value. For every 8 values (IQ3: 4) they store the index of an entry in a
-fixed codebook, which says how large each value is: one of 3 sizes (IQ3: 8). A bit for each value is its sign; in IQ1,
-8 values or more share one bit, which shifts them all up or down by an eighth. A code is `size | sign << bits`, so a
-table of 8 or 16 small integers gives the values of codes, as in the other formats. The codebooks are in
-`octavo.formats.codebook`.
-Where only 7 of 8 signs are stored, the last one makes the number of negative values even.
+IQ1, IQ2 and IQ3 have no code per value. For every 8 values (IQ3: 4) they store the index of a codebook entry, which
+gives the magnitude of each value, one of 3 (IQ3: 8), and a sign bit per value. In IQ1, 8 or more values share a single
+bit instead, which shifts all of them up or down by an eighth. Octavo's code is `magnitude | sign << bits`, so that a
+table of 8 or 16 small integers maps codes to values, as in other formats. The codebooks are in
+`octavo.formats.codebook`. Where only 7 of 8 signs are stored, the eighth makes the number of negative values even.
 """
 
 ACTIVATION_INTRO = """\
 ## Formats of activations
 
-The second factor of a product is quantized while the model runs, to the format that the weights' row names (the last
-column of the first table). That is so on the CPU and on a GPU, which takes f16 values where a step has many tokens;
-the reference backend computes in f32. Sums are kept for weights with an offset or a minimum, because `sum((q - z) *
-x) = sum(q * x) - z * sum(x)`.
+Activations are quantized while the model runs, to the format in the last column of the first table. This is true of the
+CPU, and of a GPU for few tokens; for many tokens a GPU uses f16. The reference backend computes in f32. Sums of
+activations are needed for weights with an offset or a minimum, since `sum((q - z) * x) = sum(q * x) - z * sum(x)`.
 
-One of them is a function's alone, and no product reads it: `q8_1_mmq`, which is [llama.cpp's](#mmqs-blocks). None has
-zero points: `octavo.quantizers.quantize_zero_point` makes such codes of arrays, and `octavo.ops.int8_gemm` (`zero_a`)
-multiplies activations that have them, in no scheme of a model.
+`q8_1_mmq` is [llama.cpp's](#mmqs-blocks); a function writes it, but no product of Octavo's reads it. No format has zero
+points. `octavo.quantizers.quantize_zero_point` computes such codes for arrays, and `octavo.ops.int8_gemm` multiplies
+activations with zero points (`zero_a`), but no scheme of a model uses them.
 """
 
 MMQ_INTRO = """\
 ### MMQ's blocks
 
-`octavo.ops.quantize_mmq_q8_1` makes the blocks that llama.cpp's CUDA products of many tokens read: 16 bytes of scales
-and sums, then 128 codes. It is there for kernels and tests that take them. Octavo's own products of many tokens read
-planes (`mmq_dot`, `mmq_mma`) or float16, so none reads these blocks. What the 16 bytes hold depends on the weights
-(`octavo.ops.mmq_layout`):
+`octavo.ops.quantize_mmq_q8_1` writes the blocks that llama.cpp's CUDA kernels for many tokens read: 16 bytes of scales
+and sums, then 128 codes. It exists for other kernels and for tests: Octavo's own read planes (`mmq_dot`, `mmq_mma`) or
+float16. The contents of the 16 bytes depend on the weights (`octavo.ops.mmq_layout`):
 
 | layout | 16 bytes | weights | why |
 | --- | --- | --- | --- |
@@ -172,16 +167,16 @@ planes (`mmq_dot`, `mmq_mma`) or float16, so none reads these blocks. What the 1
 MMQ_KINDS = {
     "D4": (
         "a float32 scale for each 32 values",
-        "nothing is added to their codes once an offset is taken off in unpacking, so no sum is needed",
+        "unpacking subtracts the offset, so no sum is needed",
     ),
     "DS4": (
         "a float16 scale and a float16 sum for each 32",
-        "a minimum (IQ1_S: a shift; Q4_0: the offset 8, left in the codes) times the sum of the values",
+        "a minimum (IQ1_S: a shift; Q4_0: the offset 8, which stays in the codes) is multiplied by the sum",
     ),
     "D2S6": (
         "a float16 scale for each 64, then sums of 16 of the first 96",
-        "minima of 16 values want sums of 16. Eight sums and four scales would be 24 bytes; two and six fit, and the "
-        "product adds up the last 32 values itself",
+        "minima of 16 values need sums of 16. Eight sums and four scales would take 24 bytes; six and two fit, and the "
+        "product sums the last 32 values itself",
     ),
 }
 """Layouts of MMQ's blocks: what they hold, and why these weights want that."""

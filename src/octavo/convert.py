@@ -24,12 +24,12 @@ from octavo.huggingface.adapters.adapter import adapter_files
 from octavo.huggingface.checkpoint_file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.layout_table import layout_name
-from octavo.huggingface.tokenizer.unsaid import unsaid
+from octavo.huggingface.tokenizer.unsupported_settings import unsaid
 from octavo.io.apart import model_files
 from octavo.io.foreign import HEAD, foreign
 from octavo.io.gguf import LazyTensor
 from octavo.io.gguf.part import MAGIC
-from octavo.io.missing import require_there
+from octavo.io.missing_model import require_there
 from octavo.io.regular import open_regular
 from octavo.models import Hyperparams, read_model
 from octavo.models.shared.weights import ORDER, SCALE, scale_name, weight_of
@@ -82,7 +82,7 @@ def convert_checkpoint(
         raise UsageError(f"{found.checkpoint.folder}: type {preset} for quantized weights (allowed: {allowed})")
     if quantized and adapters:
         problem = f"lora is given for {found.checkpoint.folder}, whose weights are quantized"
-        raise UsageError(f"{problem} (allowed: a checkpoint of floats, or `octavo run --lora`)", argument="lora")
+        raise UsageError(f"{problem}; convert a checkpoint of floats, or use `octavo run --lora`", argument="lora")
     exact = exact_types(found.tensors) if quantized and automatic else {}
     source = checkpoint_source(found, exact)
     read = [tensor.file for tensor in found.checkpoint.tensors.values()]
@@ -118,7 +118,7 @@ def merged(source: ModelSource, found: Folder, adapters: Chosen) -> ModelSource:
     names = {tensor.name for tensor in source.tensors}
     if OUTPUT not in names and (EMBEDDING in added or OUTPUT in added):
         problem = f"lora changes the embedding or the output of {source.path}, which are one matrix"
-        raise UsageError(f"{problem} (allowed: adapters of other modules, or `octavo run --lora`)", argument="lora")
+        raise UsageError(f"{problem}; use `octavo run --lora`", argument="lora")
 
     def changed(tensor: SourceTensor) -> SourceTensor:
         pair = added.get(tensor.name)
@@ -153,8 +153,8 @@ def _readable(folder: StrPath) -> Folder:
     _require_folder(folder)
     found = read_folder(folder)
     if MERGES in found.metadata and not found.metadata[MERGES]:
-        allowed = "some, as no GGUF file is read without; `octavo run` takes the folder as it is"
-        raise TokenizerError("has no merges", file=found.checkpoint.folder, field="tokenizer.json", allowed=allowed)
+        problem = "has no merges, without which a GGUF file can't be read; `octavo run` takes the folder as it is"
+        raise TokenizerError(problem, file=found.checkpoint.folder, field="tokenizer.json")
     for difference in unsaid(found.metadata):
         log.warning("%s: with the GGUF file llama.cpp %s; Octavo does", found.checkpoint.folder, difference)
     return found
@@ -168,7 +168,7 @@ def _require_folder(path: StrPath) -> None:
         head = file.read(HEAD)
     is_gguf = head.startswith(MAGIC)
     problem = "is a GGUF file already: `octavo quantize` makes other types of it" if is_gguf else foreign(head)
-    raise FileError(problem or "is not a folder", file=path, allowed="the folder of a checkpoint")
+    raise FileError(problem or "is not the folder of a checkpoint", file=path)
 
 
 def _cache_magnitudes(found: Folder) -> dict[str, F32]:

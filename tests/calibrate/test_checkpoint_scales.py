@@ -17,8 +17,8 @@ from octavo.models import ModelSpec, read_model
 from octavo.models.shared.cache_scales import static_scales
 from octavo.quantizers.statistics import ChannelStatistics
 from octavo.quantizers.statistics.statistics_file import Statistics
-from tests.huggingface.published import PUBLISHED
-from tests.huggingface.publishing import publish
+from tests.huggingface.published_layouts import PUBLISHED
+from tests.huggingface.published_models import publish
 from tests.huggingface.test_kv_scales import add_scales
 from tests.models.embedding_checkpoints import KINDS
 from tests.models.embedding_checkpoints import save as save_embedding

@@ -15,7 +15,7 @@ from octavo.calibrate.schemes.scheme_method import KINDS, SchemeMethod
 from octavo.errors import UsageError
 from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
-from octavo.huggingface.coded import nearest, values_of
+from octavo.huggingface.scheme_weight import nearest, values_of
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.huggingface.tokenizer.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import WRITERS

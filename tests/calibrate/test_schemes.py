@@ -16,7 +16,7 @@ from octavo.calibrate.methods.gptq.gptq_schemes import gptq_row
 from octavo.calibrate.schemes import scheme_method as schemes
 from octavo.calibrate.schemes.scheme_method import KINDS, SchemeMethod
 from octavo.errors import UsageError
-from octavo.evals.report.compared import those_there_are, ways
+from octavo.evals.report.variants import those_there_are, ways
 from octavo.formats import dequantize
 from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES

@@ -7,14 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer import main as typer_main
 
 from octavo.cli import main
 from tests.limits import HANG_S
 from tests.runtime import tiny
+
+typer_main.get_command = cache(typer_main.get_command)  # all commands and their options take longer than to run one
 
 
 @dataclass(frozen=True)

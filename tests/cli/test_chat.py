@@ -237,7 +237,7 @@ def test_completion(model: Model, tmp_path: Path) -> None:
         ("/set temperature hot", "temperature can't be 'hot' (allowed: a number, default)"),
         ("/set temperature nan", "temperature is nan (allowed: 0 to 100)"),
         ("/set top_k 1.5", "top_k can't be '1.5'"),
-        ("/set max_tokens -3", "max_tokens can't be -3"),
+        ("/set max_tokens -3", "max_tokens is -3 (allowed: 0 or more, or -1 for no limit)"),
         ("/set seed -2", "seed is -2"),
         ("\ud800", "lone surrogate"),
         ("/save", "/save needs a file's name"),

@@ -43,7 +43,7 @@ def test_errors_are_one_line(octavo: Run, folder: str, tmp_path: Path) -> None:
     out = str(tmp_path / "out.gguf")
     assert "has no config.json" in octavo("convert", str(tmp_path), out).error()
     assert "'Q9' is not known" in octavo("convert", folder, out, "--type", "Q9").error()
-    taken = "is a GGUF file already: `octavo quantize` makes other types of it (allowed: the folder of a checkpoint)"
+    taken = "is a GGUF file already: `octavo quantize` makes other types of it"
     assert octavo("convert", "demo", out).error().endswith(f"demo.gguf: {taken}")
     assert "is a safetensors file: give the folder" in octavo("convert", f"{folder}/model.safetensors", out).error()
     assert "there is no such file or folder" in octavo("convert", "./none", out).error()

@@ -72,7 +72,7 @@ def test_one_text(embed: Run) -> None:
 
 def test_what_is_refused(embed: Run, octavo: Run, bert: str) -> None:
     assert "no texts given" in embed(stdin=b"\n").error()
-    assert "--output takes a vector for each text" in embed("a", "-o", "x.npy", "--pooling", "none").error()
+    assert "--output stores a vector per text: use --pooling" in embed("a", "-o", "x.npy", "--pooling", "none").error()
     assert "is an embedding model, which generates no text: `octavo embed`" in octavo("run", bert, "hi").error()
     said = octavo("embed", "demo", "a", "--device", "reference").error()
     assert said.endswith("to mean, cls or last")

@@ -159,7 +159,7 @@ def test_numbers_of_llama_cpp(octavo: Run, alphabet: str) -> None:
     typed = ("-n -1 -s -1 -c 0 --top-k -1 --repeat-last-n -1 -ngl -1 -t -1").split()
     assert octavo("run", alphabet, "ab", "--raw", "--temp", "0", *typed).out.strip() in plain.out
     assert octavo("run", alphabet, "ab", "--raw", "--temp", "0", "-n", "-2").status == 0
-    assert "allowed: 0 or more" in octavo("run", alphabet, "ab", "-n", "-3").error()
+    assert "-n is -3 (allowed: 0 or more, or -1 for no limit)" in octavo("run", alphabet, "ab", "-n", "-3").error()
 
 
 def test_words_of_a_prompt_need_no_quotes(octavo: Run, alphabet: str) -> None:

@@ -273,7 +273,9 @@ def test_replies_of_a_grammar(octavo: Run, alphabet: str, tmp_path: Path, option
         (["--grammar", "root ::= a"], "the GBNF grammar can't be read: Rule 'a' not found"),
         (["--json-schema", '{"type": "x"}'], "Invalid type: x"),
         (["--json-schema", "{}", "--grammar", "start: /a/"], "--json-schema and --grammar can't be used together"),
-        (["--json-schema", "/nowhere"], "can't be opened"),
+        (["--json-schema", "/nowhere"], "--json-schema '/nowhere' is neither a file nor a JSON schema"),
+        (["--json-schema", "[1"], "--json-schema '[1' is neither a file nor a JSON schema: one begins with {"),
+        (["--grammar", "/nowhere"], "--grammar '/nowhere' is neither a file nor a grammar"),
     ],
 )
 def test_what_is_no_grammar(octavo: Run, alphabet: str, options: list[str], message: str) -> None:

@@ -15,7 +15,7 @@ from octavo.huggingface.tokenizer.steps import STEPS, check_steps
 from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
 from octavo.text import Tokenizer
 from tests.convert import folders
-from tests.convert.test_added import keys_of
+from tests.convert.test_added_tokens import keys_of
 
 
 @pytest.mark.parametrize(("change", "said"), [

@@ -19,9 +19,9 @@ from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.models import read_model
 from octavo.models.shared.cache_scales import static_scales
 from tests.huggingface.modules import save
-from tests.huggingface.published import PUBLISHED, Published
-from tests.huggingface.publishing import publish, read_module
-from tests.huggingface.writers.compressed import int8
+from tests.huggingface.published_layouts import PUBLISHED, Published
+from tests.huggingface.published_models import publish, read_module
+from tests.huggingface.writers.compressed_tensors import int8
 
 SCALES = {"k_scale": [0.25], "v_scale": [0.125, 0.5]}
 

@@ -18,7 +18,7 @@ from octavo.models import read_model
 from octavo.quantizers.job import quantization_record
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.lora_adapters import with_adapters
-from tests.huggingface.publishing import TOKENS, publish
+from tests.huggingface.published_models import TOKENS, publish
 from tests.huggingface.test_published_experts import save_gptq
 from tests.models.adapters import ALPHA, RANK, factors, write_lora_gguf, write_peft
 

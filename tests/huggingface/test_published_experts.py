@@ -18,8 +18,8 @@ from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
-from tests.huggingface.published import PUBLISHED, gptq_config
-from tests.huggingface.publishing import TOKENS, agrees, same_logits
+from tests.huggingface.published_layouts import PUBLISHED, gptq_config
+from tests.huggingface.published_models import TOKENS, agrees, same_logits
 from tests.huggingface.writers.codes import Tensors
 from tests.huggingface.writers.gptq import gptq
 from tests.huggingface.writers.mlx import mlx

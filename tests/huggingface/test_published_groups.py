@@ -10,10 +10,10 @@ import pytest
 
 from octavo.errors import ModelError
 from octavo.formats import dequantize
-from tests.huggingface.published import PUBLISHED, Published, auto_round_config, compressed, gptq_config
-from tests.huggingface.publishing import read_module, values_of
+from tests.huggingface.published_layouts import PUBLISHED, Published, auto_round_config, compressed, gptq_config
+from tests.huggingface.published_models import read_module, values_of
 from tests.huggingface.writers.codes import Tensors
-from tests.huggingface.writers.compressed import fp8, int8, mxfp4, mxfp8, nvfp4, packed
+from tests.huggingface.writers.compressed_tensors import fp8, int8, mxfp4, mxfp8, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq
 from tests.huggingface.writers.mlx import mlx
 

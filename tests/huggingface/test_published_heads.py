@@ -18,8 +18,8 @@ from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.huggingface.modules import edit_tensors
-from tests.huggingface.published import PUBLISHED
-from tests.huggingface.publishing import TOKENS, agrees, publish, same_logits
+from tests.huggingface.published_layouts import PUBLISHED
+from tests.huggingface.published_models import TOKENS, agrees, publish, same_logits
 from tests.models.tiny_checkpoints import TABLE, wide
 from tests.sampling import slow
 

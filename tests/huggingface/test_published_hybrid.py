@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from octavo.huggingface import open_model_file
-from tests.huggingface.published import PUBLISHED
-from tests.huggingface.publishing import publish, same_logits
+from tests.huggingface.published_layouts import PUBLISHED
+from tests.huggingface.published_models import publish, same_logits
 from tests.models.tiny_checkpoints import TABLE, wide
 from tests.sampling import slow
 

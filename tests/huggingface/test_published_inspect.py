@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import Run, octavo
-from tests.huggingface.publishing import publish
+from tests.huggingface.published_models import publish
 
 __all__ = ["octavo"]
 

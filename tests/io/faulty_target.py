@@ -26,7 +26,7 @@ class Target:
             case 2:
                 time.sleep(60)
             case 3:
-                end = time.process_time() + 0.35
+                end = time.process_time() + 0.13
                 while time.process_time() < end:
                     pass
         return self._number % 2 == 0

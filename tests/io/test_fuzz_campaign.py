@@ -31,7 +31,7 @@ def test_damaged_models_are_run_or_refused(module: Any, tmp_path: Path) -> None:
 def test_faults_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error without a type, a process that dies, one that waits for ever, and one that computes for too long."""
     monkeypatch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
-    monkeypatch.setattr(campaign, "STUCK", 80)  # 8 s, in which what only computes long ends on a busy machine too
+    monkeypatch.setattr(campaign, "STUCK", 30)  # 3 s, in which what only computes long ends on a busy machine too
     args = argparse.Namespace(
         target="headers", module="faulty_target", count=6, first=0, seed=0, workers=1, seconds=HANG_S, limit=0.1,
         findings=tmp_path,

@@ -21,7 +21,7 @@ from octavo.io.hub.download import offered
 from octavo.io.hub.download_cache import PARTIAL, cached, folder_of
 from octavo.io.hub.inventory import installed
 from octavo.io.hub.patience import retry_after
-from octavo.io.named import locate_adapter
+from octavo.io.model_path import locate_adapter
 
 DATA = bytes(range(256)) * 4096  # 1 MiB: several pieces
 FILE = "m-Q4_K_M.gguf"
@@ -137,7 +137,7 @@ def test_a_server_without_ranges(hub: Hub, repository: Repository, waits: list[f
 
 def test_a_server_that_sends_another_part(hub: Hub, repository: Repository, waits: list[float]) -> None:
     hub.faults += [Fault("/cdn/", cut=100_000), Fault("/cdn/", part=f"bytes 7-{len(DATA) - 1}/{len(DATA)}")]
-    with pytest.raises(HubError, match=rf"{FILE}: the server sends bytes 7-{len(DATA) - 1} \(allowed: bytes \d+-\)"):
+    with pytest.raises(HubError, match=rf"{FILE}: the server sends bytes 7-{len(DATA) - 1}, not bytes \d+-"):
         pull(NAME)
     assert Path(pulled().path).read_bytes() == DATA
 
@@ -164,7 +164,7 @@ def test_wrong_bytes_are_removed_and_refused(hub: Hub, repository: Repository) -
     hub.faults.append(Fault("/cdn/", wrong=True))
     with pytest.raises(
         HubError,
-        match=rf"^{FILE} was corrupted in the download, and removed \(allowed: SHA-256 {digest_of(FILE, DATA)}",
+        match=rf"^{FILE} was corrupted in the download, and removed: it should have SHA-256 {digest_of(FILE, DATA)}",
     ):
         pull(NAME)
     assert not [path for path in Path(folder_of(NAME.repo)).rglob("*") if path.is_file() and path.name != "main"]
@@ -322,7 +322,7 @@ def test_no_room(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
-        ({"sha": "../../x"}, r"is at commit '\.\./\.\./x' \(allowed: 40 hex digits\)"),
+        ({"sha": "../../x"}, r"is at commit '\.\./\.\./x', which is not 40 hex digits"),
         ({"siblings": [{"rfilename": "../m.gguf", "size": 1, "blobId": "0" * 40}]}, "allowed: names within its folder"),
         ({"siblings": [{"rfilename": "/m.gguf", "size": 1, "blobId": "0" * 40}]}, "allowed: names within its folder"),
         ({"siblings": [{"rfilename": "m.gguf", "size": 1, "blobId": "../x"}]}, "without a size and a digest"),
@@ -345,7 +345,7 @@ def test_a_file_of_another_size(hub: Hub) -> None:
         "lfs": {"sha256": digest_of(FILE, DATA), "size": 5, "pointerSize": 1},
     }
     hub.repository(NAME.repo, {FILE: DATA}, listed={"siblings": [entry]})
-    with pytest.raises(HubError, match=r"the server has 1,048,576 bytes \(allowed: 5, as is listed\)"):
+    with pytest.raises(HubError, match=r"the server has 1,048,576 bytes, not the 5 that the hub lists"):
         pull(NAME)
 
 

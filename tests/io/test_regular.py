@@ -25,7 +25,7 @@ def test_reads_up_to_the_limit(tmp_path: Path) -> None:
 def test_text_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"abc\xff")
-    with pytest.raises(FileError, match=r"x, byte 3: not UTF-8 \(allowed: text in UTF-8\)"):
+    with pytest.raises(FileError, match=r"x, byte 3: not UTF-8"):
         read_text(path, 9)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from octavo.jit import host_cpu, simd
-from tests.jit.compiled import compiled, fenced
+from tests.jit.kernel_functions import compiled, fenced
 
 HALVES = np.arange(1 << 16, dtype=np.uint16)
 BYTES = np.arange(256, dtype=np.uint8)

@@ -17,7 +17,7 @@ from octavo.jit.compile import kernels
 from octavo.jit.program import KernelCall
 from octavo.jit.simd import codes as code_ops
 from octavo.jit.simd import dots, emit, memory
-from tests.jit.compiled import compiled, emulated, fenced, pack_codes
+from tests.jit.kernel_functions import compiled, emulated, fenced, pack_codes
 from tests.sampling import slow, some
 
 BITS = [2, 3, 4, 5, 6, 8]

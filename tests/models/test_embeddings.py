@@ -23,7 +23,7 @@ from tests.models.embedding_checkpoints import KINDS, SIZES, Saved, save
 from tests.models.table import in_format
 from tests.models.tiny_checkpoints import wide
 from tests.sampling import slow
-from tests.server.running import running_model
+from tests.server.live_server import running_model
 
 TEXTS = ["a", "The software is provided as is.", "copyright " * 9, "Permission, é, and more of it than that", "to"]
 

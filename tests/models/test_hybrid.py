@@ -21,7 +21,7 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import read_model
 from octavo.models.shared.conversion import multiplied
-from octavo.models.shared.routed import SHARED_WIDTH
+from octavo.models.shared.experts import SHARED_WIDTH
 from tests.convert import folders
 from tests.models.table import TOKENS, error, logits, save_only, saved
 from tests.models.test_hostile import refused

@@ -180,12 +180,12 @@ def test_files(base: GGUFFile, tmp_path: Path) -> None:
     folder = write_peft(tmp_path / "peft", {Q_PROJ: pair(base, Q)})
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     refused(
-        base, folder, FileError, "is a pickle, which runs code when it is read (allowed: adapter_model.safetensors)"
+        base, folder, FileError, "is a pickle, which runs code when it is read; use adapter_model.safetensors"
     )
     (folder / "adapter_model.bin").unlink()
     refused(base, folder, FileError, "has no adapter_model.safetensors")
     (folder / "adapter_config.json").unlink()
-    refused(base, folder, FileError, "has no adapter_config.json (allowed: the folder of an adapter, or its GGUF file)")
+    refused(base, folder, FileError, "has no adapter_config.json, so it is not an adapter")
 
 
 def test_experts_that_lack_one(tmp_path: Path) -> None:

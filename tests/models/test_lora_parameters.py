@@ -125,7 +125,7 @@ def test_experts_that_the_model_multiplies(tmp_path: Path) -> None:
         e, n, k = file.tensors[name].shape
         a, b = (np.stack([pair[i] for pair in [factors(n, k)] * e]) for i in range(2))
         own = write_lora_gguf(tmp_path / "a.gguf", {name: (a, b)}, "gemma4")
-        said = f"'{name}': is multiplied by a number of each expert in the model (allowed: merged by "
+        said = f"'{name}': is multiplied by a number of each expert in the model; merge it with "
         for path in (adapter, own):
             with pytest.raises(ModelError, match=re.escape(said)):
                 logits(file, ((str(path), 1.0),))

@@ -11,7 +11,7 @@ import pytest
 
 import octavo
 from tests.page.fake_chat import USUAL, Chat, serving
-from tests.server.running import running_model
+from tests.server.live_server import running_model
 
 pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.io.named import resolve
+from octavo.io.model_path import resolve
 from octavo.quantizers import quantize_file
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.loading import load

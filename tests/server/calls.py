@@ -22,7 +22,7 @@ from octavo.server.tool_calls.tools import ToolUse
 from octavo.text import Tokenizer
 from tests.runtime.grammar.grammar_walk import allowed_tokens, grammars_of, walk
 from tests.server.generation.test_output_parser import Result
-from tests.server.running import Server
+from tests.server.live_server import Server
 from tests.text.vocabularies import CONTROL, byte_level
 
 PARAMETERS = {

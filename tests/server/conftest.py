@@ -10,7 +10,7 @@ import pytest
 
 import octavo
 from octavo.runtime import Model
-from tests.server.running import Server, running_model
+from tests.server.live_server import Server, running_model
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from tests.server.calls import TOOLS, client
+from tests.server.live_server import Server
 from tests.server.routes.test_chat import ASK
-from tests.server.running import Server
 
 __all__ = ["client"]
 

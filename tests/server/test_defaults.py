@@ -17,7 +17,7 @@ from octavo.server.generation.service import Service
 from octavo.server.serve_options import ServerOptions
 from octavo.text import ChatTemplate
 from tests.runtime import tiny
-from tests.server.running import Server, running
+from tests.server.live_server import Server, running
 from tests.server.test_front import MESSAGES, ROUTES
 
 SAMPLING: dict[str, Any] = {
@@ -99,9 +99,13 @@ def test_a_completion_has_16_tokens_where_nobody_says(model: Model) -> None:
 def prompt(model: Model, source: str, given: Mapping[str, Any], **options: Any) -> str:
     """The prompt that a template writes for a request with these variables."""
     with running(FakeClient([16]), model, template_text=source, **options) as server:
-        more = {"chat_template_kwargs": given} if given else {}
-        text: str = server.post("/apply-template", messages=MESSAGES, **more)["prompt"]
-        told = server.post("/v1/chat/completions", messages=MESSAGES, max_tokens=1, **more)["usage"]["prompt_tokens"]
+        return prompt_of(server, model, given)
+
+
+def prompt_of(server: Server, model: Model, given: Mapping[str, Any]) -> str:
+    more = {"chat_template_kwargs": given} if given else {}
+    text: str = server.post("/apply-template", messages=MESSAGES, **more)["prompt"]
+    told = server.post("/v1/chat/completions", messages=MESSAGES, max_tokens=1, **more)["usage"]["prompt_tokens"]
     assert told == len(model.tokenizer.encode(text, add_special=False, parse_special=False))
     return text.removeprefix(MESSAGES[0]["content"])
 
@@ -136,11 +140,12 @@ def test_a_reply_begins_in_the_thinking_that_its_prompt_ends_in(model: Model) ->
             assert {name for name in ("reasoning_content", "content") if message.get(name)} == {named}
 
 
-@pytest.mark.parametrize("value", [512, -1.5, None, True, "x", [1, {"a": None}], {"b": [2.5, "c"]}])
-def test_any_variable_goes_on_to_the_template(value: Any, model: Model) -> None:
-    for name in ("thinking_budget", "template", "name", "documents", "date_string"):
-        source = "{{ messages[0].content }}{{ " + name + " | tojson }}"
-        assert prompt(model, source, {name: value}) == ChatTemplate("{{ x | tojson }}").render([], x=value)
+@pytest.mark.parametrize("name", ["thinking_budget", "template", "name", "documents", "date_string"])
+def test_any_variable_goes_on_to_the_template(name: str, model: Model) -> None:
+    source = "{{ messages[0].content }}{{ " + name + " | tojson }}"
+    with running(FakeClient([16]), model, template_text=source) as server:
+        for value in (512, -1.5, None, True, "x", [1, {"a": None}], {"b": [2.5, "c"]}):
+            assert prompt_of(server, model, {name: value}) == ChatTemplate("{{ x | tojson }}").render([], x=value)
 
 
 def test_a_variable_that_no_template_can_have(model: Model) -> None:

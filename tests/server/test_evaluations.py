@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from octavo.runtime import Model
-from tests.server.running import Server
+from tests.server.live_server import Server
 
 CASES = [("What is 12 times 7?", " 12 times 7 is 84."), ("What is 2 plus 2?", " 2 plus 2 is 5."), ("What", " is it?")]
 

@@ -21,8 +21,8 @@ from octavo.server.engine.engine_protocol import Add, Ready
 from octavo.server.engine.fake import FakeClient
 from octavo.server.tool_calls.tools import for_template
 from octavo.text import ChatTemplate
-from tests.server.playing import BODY, CHAT, Reader, begun, playing, request
-from tests.server.running import Server, events, running
+from tests.server.live_server import Server, events, running
+from tests.server.scripted_engine import BODY, CHAT, Reader, begun, playing, request
 
 MESSAGES = BODY["messages"]
 ROUTES: dict[str, dict[str, Any]] = {

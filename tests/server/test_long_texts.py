@@ -13,7 +13,7 @@ from msgspec import structs
 from octavo.runtime import Model
 from octavo.server.engine.fake import INFO, FakeClient
 from octavo.server.http import background as threads
-from tests.server.running import Server, running
+from tests.server.live_server import Server, running
 
 LONG = "The quick brown fox jumps. " * 600
 """More bytes than 1,024 tokens of the demo model's can stand for."""

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import octavo
-from octavo.io.named import resolve
+from octavo.io.model_path import resolve
 from octavo.quantizers import quantize_file
 from octavo.runtime import Model
 from octavo.runtime.cache.page_pool import page_bytes
+from tests.server.live_server import Server, running_model
 from tests.server.routes.test_llama_server import metrics
-from tests.server.running import Server, running_model
 
 
 def bodies(n: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.server.running import Server
+from tests.server.live_server import Server
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
 

@@ -9,7 +9,7 @@ import pytest
 from octavo.server.routes import anthropic_schema, responses_schema
 from octavo.server.routes.chat import messages_of
 from octavo.server.routes.schema import ChatRequest
-from tests.server.running import Server
+from tests.server.live_server import Server
 
 WORDS = ["What is", "the best book"]
 TOGETHER = "What is\nthe best book"

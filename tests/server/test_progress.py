@@ -13,8 +13,8 @@ import pytest
 import octavo
 from octavo.runtime import Model
 from octavo.server.engine.engine_protocol import EngineOutput, Prefill
-from tests.server.playing import playing, request
-from tests.server.running import Server, events, running_model
+from tests.server.live_server import Server, events, running_model
+from tests.server.scripted_engine import playing, request
 
 LONG = "the quick brown fox jumps over the lazy dog " * 30
 BODIES: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from octavo.runtime import load
 from tests.runtime import tiny
-from tests.server.running import Server, events, running_model
+from tests.server.live_server import Server, events, running_model
 
 MORE = {"max_tokens": 2, "temperature": 0}
 

@@ -19,8 +19,8 @@ from octavo.runtime.cache.state_pool import slots_for
 from tests.limits import HANG_S
 from tests.runtime.stateful import SMALL, write_with_tokenizer
 from tests.sampling import some
+from tests.server.live_server import Server, running_model
 from tests.server.routes.test_llama_server import metrics
-from tests.server.running import Server, running_model
 
 SEQUENCES = 3
 

@@ -63,14 +63,17 @@ def test_ids_are_those_of_short_texts(kind: str, text: str) -> None:
 @pytest.mark.usefixtures("sequential")
 @pytest.mark.parametrize("kind", ["byte-level", "gpt2-pre=gemma4"])
 def test_other_threads_run_meanwhile(kind: str) -> None:
-    tokenizer, text = TOKENIZERS[kind], TRICKY * 2_000
-    thread = Thread(target=tokenizer.encode, args=(text.replace("\n", " "),))
-    thread.start()
-    turns = 0
-    while thread.is_alive():
-        time.sleep(0.001)
-        turns += 1
-    assert turns > 30
+    """Often, or on a busy machine at times in each of some encodings; one that holds the lock leaves a turn or two."""
+    tokenizer, text, turns = TOKENIZERS[kind], (TRICKY * 2_000).replace("\n", " "), 0
+    for _ in range(10):
+        thread = Thread(target=tokenizer.encode, args=(text,))
+        thread.start()
+        while thread.is_alive():
+            time.sleep(0.001)
+            turns += 1
+        if turns > 30:
+            return
+    pytest.fail(f"only {turns} turns")
 
 
 def backtracking() -> Any:

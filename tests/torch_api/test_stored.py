@@ -12,7 +12,7 @@ from torch import nn
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.activation import activation
-from octavo.huggingface.coded import nearest, values_of
+from octavo.huggingface.scheme_weight import nearest, values_of
 from octavo.huggingface.schemes import checkpoint_scheme
 from octavo.torch import QuantLinear, packed_linear, quantize_
 from tests.sampling import some

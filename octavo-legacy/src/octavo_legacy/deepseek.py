@@ -3,18 +3,18 @@
 from functools import partial
 
 from octavo.models.moe import bailingmoe
-from octavo.models.shared import names, routed
+from octavo.models.shared import experts, names
 from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.routed import SOFTMAX
+from octavo.models.shared.experts import SOFTMAX
 
 ARCH = Architecture(
     name="deepseek",
     network=bailingmoe.NETWORK,
-    keys=routed.KEYS,
-    sizes=routed.sizes(SOFTMAX),
+    keys=experts.KEYS,
+    sizes=experts.sizes(SOFTMAX),
     interleaved=True,
     experts=True,
-    classes={"DeepseekForCausalLM": partial(routed.config_keys, gate=SOFTMAX, normalized=False)},
+    classes={"DeepseekForCausalLM": partial(experts.config_keys, gate=SOFTMAX, normalized=False)},
     names=names.LLAMA | names.ROUTED,
     ropes=("default", "linear"),
 )

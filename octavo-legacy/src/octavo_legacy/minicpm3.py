@@ -11,7 +11,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.gguf.metadata import Metadata
 from octavo.models.dense.minicpm import BASE_WIDTH, DEPTH_SCALE, EMBEDDING_SCALE
 from octavo.models.shared import latent_attention as latent
-from octavo.models.shared import names, unsplit
+from octavo.models.shared import latent_kv, names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder
@@ -32,7 +32,7 @@ def complete(r: MetadataReader, hp: Latent) -> Latent:
 def updated(file: GGUFFile) -> tuple[GGUFFile, Metadata]:
     """The file with keys and values apart. Where it does not say how long values are, all heads' are the width."""
     width, heads = (file.metadata.get_int(f"minicpm3.{n}", 0) for n in ("embedding_length", "attention.head_count"))
-    return unsplit.split(file, width // max(1, heads))
+    return latent_kv.split(file, width // max(1, heads))
 
 
 def config_keys(config: Config) -> Keys:

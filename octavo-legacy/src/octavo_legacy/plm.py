@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from octavo.models.shared import latent_attention as latent
-from octavo.models.shared import names, unsplit
+from octavo.models.shared import latent_kv, names
 from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.decoder import Decoder, FeedForward
 from octavo.models.shared.latent_attention import Latent
@@ -28,7 +28,7 @@ ARCH = Architecture(
     sizes=Sizes(kind=Latent, complete=complete, equal_lengths=False),
     interleaved=True,
     only={"attention_bias": False, "mlp_bias": False, "q_lora_rank": None},
-    updated=unsplit.split,
+    updated=latent_kv.split,
     classes={"PLMForCausalLM": latent.config_keys},
     names=names.NORMS
     | {module: name for module, name in names.FFN.items() if name != "ffn_gate"}

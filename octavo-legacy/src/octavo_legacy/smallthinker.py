@@ -8,9 +8,9 @@ from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder
+from octavo.models.shared.experts import GATE, SIGMOID, SOFTMAX
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, LIMITS, WINDOW, MetadataReader, brief
-from octavo.models.shared.routed import GATE, SIGMOID, SOFTMAX
 from octavo.models.shared.weights import Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows
 

@@ -18,7 +18,7 @@ def adapters(given: Sequence[str] | None, offline: bool = False) -> dict[str, fl
     """
     if not given:
         return {}
-    from octavo.io.named import locate_adapter
+    from octavo.io.model_path import locate_adapter
     from octavo.runtime.lora_adapters import require_once
 
     with Bar() as bar:

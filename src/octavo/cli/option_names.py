@@ -168,7 +168,7 @@ class Names:
         for kind in of_values:
             if kind != keys[-1]:
                 raise UsageError(
-                    f"keys are {keys[-1]} and values {kind} (allowed: one type, as in --cache-type {kind})"
+                    f"keys are {keys[-1]} and values {kind}: use one type, as in --cache-type {kind}"
                 )
 
 

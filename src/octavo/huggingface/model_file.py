@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from octavo.io.gguf import GGUFFile
-from octavo.io.missing import require_there
+from octavo.io.missing_model import require_there
 
 
 def open_model_file(path: str | os.PathLike[str]) -> GGUFFile:

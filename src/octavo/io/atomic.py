@@ -27,7 +27,7 @@ def require_target(path: str | os.PathLike[str]) -> None:
     _require_regular(path)
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
-        raise FileError(f"there is no folder {folder}", file=path, allowed="a file in a folder that exists")
+        raise FileError(f"there is no folder {folder}", file=path)
 
 
 def _require_regular(path: str | os.PathLike[str]) -> None:
@@ -36,9 +36,9 @@ def _require_regular(path: str | os.PathLike[str]) -> None:
     And for a path without a name, which would be found out in the end only, or with a folder's.
     """
     if not os.fspath(path):
-        raise FileError("the file to write has no name", allowed="the name of a file")
+        raise FileError("the file to write has no name")
     if os.fsdecode(path).endswith("/"):
-        raise FileError("is the name of a folder", file=path, allowed="the name of a file")
+        raise FileError("is the name of a folder, not of a file", file=path)
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def _require_regular(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise FileError(f"can't be written: {error.strerror}", file=path) from None
     if stat.S_ISDIR(mode):
-        raise FileError("is a folder", file=path, allowed="the name of a file")
+        raise FileError("is a folder, not a file", file=path)
     if not stat.S_ISREG(mode):
         raise FileError("is not a regular file", file=path, allowed="a regular file, or a new name")
 
@@ -55,7 +55,7 @@ def require_new_folder(path: str | os.PathLike[str]) -> None:
     """Raise FileError unless `new_folder` can make `path`: a new name in a folder that exists, or an empty folder."""
     parent = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(parent):
-        raise FileError(f"there is no folder {parent}", file=path, allowed="a new folder in one that exists")
+        raise FileError(f"there is no folder {parent}", file=path)
     if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
         problem = "has files in it" if os.path.isdir(path) else "is a file"
         raise FileError(problem, file=path, allowed="a folder that is new or empty")
@@ -127,7 +127,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
     one of that file in `path`.
     """
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise FileError("is not a folder", file=path, allowed="a folder that is new or empty")
+        raise FileError("is not a folder", file=path)
     target = os.path.realpath(path)
     parent = os.path.dirname(target)
     with _temporary(parent, os.mkdir) as temporary:

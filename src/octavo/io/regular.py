@@ -59,4 +59,4 @@ def read_text(path: str | os.PathLike[str], limit: int, kind: type[FileError] = 
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise kind("not UTF-8", file=path, offset=error.start, allowed="text in UTF-8") from None
+        raise kind("not UTF-8", file=path, offset=error.start) from None

@@ -24,8 +24,6 @@ from octavo.jit.prepare import turn
 if TYPE_CHECKING:
     from octavo.jit.compile import Kernel
 
-    Given = int | float | AnyArray | Kernel | "KernelCall"
-
 PLAIN = int, float, np.ndarray, np.generic
 
 LINE = 64  # bytes of a cache line

@@ -73,7 +73,7 @@ def factors(a: AnyArray, b: AnyArray, types: Iterable[str]) -> tuple[int, int, i
 def same_k(a: AnyArray, n: int, k: int) -> None:
     """Raise UsageError unless rows of a are as long as those of the weight."""
     if a.shape[1] != k:
-        raise UsageError(f"a is {words(a)}, but the weight is {[n, k]} (allowed: rows of one length)")
+        raise UsageError(f"a is {words(a)}, but the weight is {[n, k]}: rows differ in length")
 
 
 def packed(codes: AnyArray, channel: AnyArray, groups: AnyArray | None) -> None:
@@ -85,7 +85,7 @@ def packed(codes: AnyArray, channel: AnyArray, groups: AnyArray | None) -> None:
         ("channel_scale", channel, "float32", (n,)), ("group_scale", groups, "float16", (n, k // 128)),
     ):
         if x is not None and (x.shape != shape or name_of(x.dtype) != dtype):
-            raise UsageError(f"{name} is {words(x)} (allowed: {dtype} {list(shape)})")
+            raise UsageError(f"{name} is {words(x)}, not {dtype} {list(shape)}")
 
 
 def per_group(name: str, x: AnyArray, rows: int, groups: int, dtype: str = "float32") -> AnyArray:

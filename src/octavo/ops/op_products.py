@@ -18,7 +18,7 @@ from octavo.formats.rows import groups_of
 from octavo.formats.spec import AnyArray
 from octavo.ops import check, definition
 from octavo.ops.definition import BLOCK, Activation, OutDType
-from octavo.ops.leading import Leading
+from octavo.ops.leading_dimensions import Leading
 from octavo.ops.place import gpu_module, like, on_gpu, to_numpy
 from octavo.ops.types import Array, OutDTypeLike
 from octavo.ops.w4a8 import W4A8Weight
@@ -90,7 +90,7 @@ def w4a8_gemm(
     are NumPy arrays or torch tensors as `a` is.
     """
     if not isinstance(weight, W4A8Weight):
-        raise UsageError(f"weight is {type(weight).__name__} (allowed: a W4A8Weight, which quantize_w4a8 makes)")
+        raise UsageError(f"weight is {type(weight).__name__}, not a W4A8Weight, which quantize_w4a8 makes")
     y: Array = w4a8_parts(
         a, weight.packed, scale_a, weight.channel_scale, weight.group_scale, bias=bias, activation=activation,
         residual=residual, out_dtype=out_dtype,

@@ -49,7 +49,7 @@ def _require_plain(x: Any) -> None:
     if odd is None and str(x.layout) != "torch.strided":
         odd = str(x.layout)
     if odd is not None:
-        raise UsageError(f"a tensor is {odd} (allowed: torch.strided)")
+        raise UsageError(f"a tensor is {odd}, not torch.strided")
     if x.is_neg() or x.is_conj():
         raise UsageError("a tensor is a negated or conjugated view; call resolve_neg() or resolve_conj() first")
 

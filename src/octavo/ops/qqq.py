@@ -48,7 +48,7 @@ def export_qqq(weight: W4A8Weight) -> dict[str, AnyArray]:
     Raises QuantFormatError where N is not a multiple of 64.
     """
     if not isinstance(weight, W4A8Weight):
-        raise QuantFormatError(f"weight is {type(weight).__name__} (allowed: a W4A8Weight)")
+        raise QuantFormatError(f"weight is {type(weight).__name__}, not a W4A8Weight")
     n, _ = weight.shape
     if n % 64:
         raise QuantFormatError(f"QQQ's layout of a weight with {n} channels (allowed: multiples of 64)")
@@ -72,4 +72,4 @@ def _numpy(x: Any) -> AnyArray:
 
 def _require(name: str, x: AnyArray, dtype: Any, shape: tuple[int, ...]) -> None:
     if x.dtype != dtype or x.shape != shape:
-        raise QuantFormatError(f"{name} is {x.dtype} {list(x.shape)} (allowed: {np.dtype(dtype)} {list(shape)})")
+        raise QuantFormatError(f"{name} is {x.dtype} {list(x.shape)}, not {np.dtype(dtype)} {list(shape)}")

@@ -12,7 +12,7 @@ from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32, AnyArray
 from octavo.ops import check, definition
 from octavo.ops.definition import Fp8, Granularity
-from octavo.ops.leading import Leading
+from octavo.ops.leading_dimensions import Leading
 from octavo.ops.place import gpu_module, like, on_gpu, to_numpy
 from octavo.ops.types import AnyTensor, Array
 
@@ -89,7 +89,7 @@ def quantize_fp8(
         raise UsageError(f"fp8 type {kind!r} (allowed: {', '.join(FP8_KINDS)})")
     by, gpu, rows = check.granularity(granularity), on_gpu(x), Leading("x", x)
     if by == "block" and x.ndim != 2:
-        raise UsageError(f"granularity 'block' of x {list(x.shape)} (allowed: of two dimensions)")
+        raise UsageError(f"granularity 'block' needs two dimensions, and x is {list(x.shape)}")
     made = (gpu_module("matmul.w8a8.gemm").quantize_fp8 if gpu else _quantize_fp8)(rows.flat(x), cast("Fp8", kind), by)
     codes, scale = (rows.restored(like(x, part)) for part in made)
     return codes, scale

@@ -55,7 +55,7 @@ class W4A8Weight:
         n, k = self.shape
         if tuple(channels.shape) != (n,) or _dtype(channels) != "float32":
             raise QuantFormatError(
-                f"scales of channels are {_dtype(channels)} {list(channels.shape)} (allowed: float32 [{n}])"
+                f"scales of channels are {_dtype(channels)} {list(channels.shape)}, not float32 [{n}]"
             )
         _require_finite(channels, "scales of channels")
         groups = self.group_scale
@@ -63,7 +63,7 @@ class W4A8Weight:
             return
         if tuple(groups.shape) != (n, k // GROUP) or _dtype(groups) != "float16":
             raise QuantFormatError(
-                f"scales of groups are {_dtype(groups)} {list(groups.shape)} (allowed: float16 [{n}, {k // GROUP}])"
+                f"scales of groups are {_dtype(groups)} {list(groups.shape)}, not float16 [{n}, {k // GROUP}]"
             )
         _require_finite(groups, "scales of groups")
         largest = float(abs(groups).max()) if n and k else 0.0

@@ -11,7 +11,7 @@ from octavo.formats import QTensor
 from octavo.formats import dequantize as decode
 from octavo.formats.spec import F32
 from octavo.ops import check
-from octavo.ops.leading import Leading
+from octavo.ops.leading_dimensions import Leading
 from octavo.ops.place import gpu_module, like, on_gpu, to_numpy, to_torch
 from octavo.ops.types import Array
 
@@ -38,7 +38,7 @@ def matmul(x: Array, weight: QTensor) -> Array:
     given = to_numpy(rows.flat(x))
     check.matrix("x", given, check.FLOATS)
     if len(weight.shape) != 2:
-        raise UsageError(f"weight is {weight!r} (allowed: two dimensions)")
+        raise UsageError(f"weight is {weight!r}, not a matrix")
     n, k = weight.shape
     check.same_k(given, n, k)
     values = np.ascontiguousarray(given, np.float32)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
-    from octavo.io.named import resolve
+    from octavo.io.model_path import resolve
     from octavo.runtime.engine.engine import Engine, EngineConfig
     from octavo.runtime.generation import Generation
     from octavo.runtime.grammar.grammar import Grammar
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 __getattr__ = names_from(__name__, {
-    "octavo.io.named": ["resolve"],
+    "octavo.io.model_path": ["resolve"],
     "octavo.runtime.engine.engine": ["Engine", "EngineConfig"],
     "octavo.runtime.generation": ["Generation"],
     "octavo.runtime.grammar.grammar": ["Grammar"],

@@ -32,13 +32,13 @@ def require_known(function: str, given: Iterable[str], names: Sequence[str]) -> 
         raise UsageError(f"{name} is not an argument of {function}{hint} (allowed: {', '.join(names)})", argument=name)
 
 
-def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+def integer(name: str, value: Any, low: int, high: int | None = None, also: str = "") -> int:
     """An integer of any type in a range. Raises UsageError for anything else, a bool too."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if whole and low <= value and (high is None or value <= high):
         return int(value)
     top = f"2^{high.bit_length()} - 1" if high is not None and high.bit_length() > 40 else high
-    allowed = f"{low} or more" if high is None else f"{low} to {top}"
+    allowed = (f"{low} or more" if high is None else f"{low} to {top}") + also
     raise wrong(name, value, allowed if whole else f"an integer, {allowed}")
 
 

@@ -12,7 +12,7 @@ from octavo.graph.node import Attention
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.io.named import resolve
+from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.argument_checks import choice, flag, require_known
 from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate, usual_speculation

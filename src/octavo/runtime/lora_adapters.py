@@ -10,7 +10,7 @@ from dataclasses import replace
 from octavo.errors import HostMemoryError, ModelError, UsageError, shown
 from octavo.graph.low_rank import targets
 from octavo.graph.names import split_layer
-from octavo.io.named import locate_adapter
+from octavo.io.model_path import locate_adapter
 from octavo.io.system_memory import room
 from octavo.models import ModelSpec
 from octavo.models.shared.lora import Adapter, combined
@@ -93,8 +93,8 @@ def _require_no_own_scale(adapter: Adapter, model: ModelSpec) -> None:
            if name.endswith("_exps.scale")}
     name = next((name for name in adapter.parts if split_layer(name)[1] in own), None)
     if name is not None:
-        problem, allowed = "is multiplied by a number of each expert in the model", "merged by octavo convert --lora"
-        raise ModelError(problem, file=adapter.path, field=f"tensor {shown(name)}", allowed=allowed)
+        problem = "is multiplied by a number of each expert in the model; merge it with octavo convert --lora"
+        raise ModelError(problem, file=adapter.path, field=f"tensor {shown(name)}")
 
 
 def _require_memory(adapters: Sequence[Adapter]) -> None:

@@ -131,7 +131,7 @@ class Model:
         if not given:
             raise wrong("messages", given, "one message or more")
         if not isinstance(given[0], Mapping):
-            raise UsageError(f"{given[0]!r} is not a message (allowed: a role and a content, both strings)")
+            raise UsageError(f"{given[0]!r} is not a message: it needs a role and a content, both strings")
         require_known("chat", options, tuple(GenerateOptions.__annotations__))
         return self.generate(given, **options)
 

@@ -42,7 +42,7 @@ class GenerateOptions(SamplingOptions, total=False):
     logprobs: int | None
 
 
-ENDLESS = (-1, -2)
+ENDLESS, NO_LIMIT = (-1, -2), ", or -1 for no limit"
 """Of `max_tokens`: as many as the context holds. llama.cpp and Ollama have two such numbers."""
 OF_BASE_MODELS = 512
 """Most tokens of a reply, unless somebody says how many, of a model without a chat template, which seldom ends one."""
@@ -79,7 +79,7 @@ def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) 
     given = {name: value for name, value in options.items() if name in fields}
     return GenerationSettings(
         SamplingParams(**cast(dict[str, Any], {**recommended(file), **given})),
-        None if most in (None, *ENDLESS) else integer("max_tokens", most, 0),
+        None if most in (None, *ENDLESS) else integer("max_tokens", most, 0, also=NO_LIMIT),
         tuple(texts("stop", options.get("stop"))),
     )
 

@@ -65,7 +65,7 @@ def token_ids(values: Iterable[int]) -> list[int]:
             ids.append(operator.index(value))
         except TypeError:
             hint = "; generate_many takes several texts, and tokenizer.encode makes ids of one"
-            told = f"{value!r} is not a token id (allowed: integers)"
+            told = f"{value!r} is not a token id, which is an integer"
             raise UsageError(told + (hint if isinstance(value, str) else "")) from None
     return ids
 
@@ -84,7 +84,7 @@ def _encode_messages(
 ) -> list[int]:
     for m in parts:
         if not isinstance(m, Mapping) or not all(isinstance(m.get(k), str) for k in ("role", "content")):
-            raise UsageError(f"{m!r} is not a message (allowed: a role and a content, both strings)")
+            raise UsageError(f"{m!r} is not a message: it needs a role and a content, both strings")
         if m["role"] not in ROLES and m["role"] not in template.source:
             raise UsageError(f"a message has the role {m['role']!r} (allowed: {', '.join(ROLES)})")
     messages = [dict(m) for m in parts]

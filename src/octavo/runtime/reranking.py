@@ -75,8 +75,8 @@ class _Classifier:
         )
         self._first = first
         if isinstance(model.hparams, Bert) and model.hparams.two_texts and first[0] is None:
-            allowed = "BERT's pooler; llama.cpp's converter leaves it out, octavo convert doesn't"
-            raise ModelError("is missing", file=file.path, field=f"tensor {_HEAD[0]}", allowed=allowed)
+            problem = "is missing: llama.cpp's converter drops BERT's pooler, octavo convert keeps it"
+            raise ModelError(problem, file=file.path, field=f"tensor {_HEAD[0]}")
 
     def __call__(self, x: F32) -> F32:
         if self._first[0] is not None:

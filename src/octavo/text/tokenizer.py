@@ -77,7 +77,7 @@ class Tokenizer:
         Raises GGUFError for a file that is not a GGUF, TokenizerError for a vocabulary that can't be used.
         """
         from octavo.io.gguf import GGUFFile
-        from octavo.io.named import resolve
+        from octavo.io.model_path import resolve
 
         if isinstance(file, GGUFFile):
             return cls.from_metadata(file.metadata, file=file.path)
@@ -273,7 +273,7 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             problem = f"the text has a lone surrogate, U+{ord(text[error.start]):04X}, at character {error.start}"
-            raise TokenizerError(problem, allowed="text that can be written as UTF-8") from None
+            raise TokenizerError(problem) from None
 
 
 def _flag(fields: Fields, name: str, default: bool) -> bool:

@@ -53,7 +53,7 @@ def run_engine(engine: Any, text: str) -> list[int]:
 
     def fault(reason: str) -> TokenizerError:
         problem = f"text of {len(text)} characters has a part too long to cut into words: {reason}"
-        return TokenizerError(problem, allowed="a shorter text in a call")
+        return TokenizerError(f"{problem}; pass a shorter text")
 
     with engine_faults(fault):
         if len(text) > _LONG and os.environ.get(_PARALLEL, "").lower() in _OFF:

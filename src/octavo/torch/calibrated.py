@@ -19,7 +19,7 @@ from octavo.calibrate.runner import ProductInput
 from octavo.calibrate.schemes.scheme_weights import GPTQ_WAYS, WeightQuantizer
 from octavo.errors import NonFiniteError
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import Coded
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.torch.module_runs import inputs_of, rows_of, sharing, vectors_of
 

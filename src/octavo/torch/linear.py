@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo.errors import NonFiniteError, OctavoError, UsageError
-from octavo.huggingface.coded import Coded
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.torch import operators
 from octavo.torch.schemes import (

@@ -18,7 +18,7 @@ from octavo.errors import NonFiniteError
 from octavo.formats import Planes, QTensor, pack, unpack
 from octavo.formats.group import group_format, group_of
 from octavo.formats.rows import pack_int4
-from octavo.huggingface.coded import Coded, nearest, planes_of, row_parts
+from octavo.huggingface.scheme_weight import Coded, nearest, planes_of, row_parts
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.ops.w4a8 import W4A8Weight
 from octavo.torch import packed_linear

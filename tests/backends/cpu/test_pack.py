@@ -17,7 +17,7 @@ from octavo.graph.builder import weight
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
 from octavo.jit import host_cpu
-from tests.jit.compiled import pack_codes
+from tests.jit.kernel_functions import pack_codes
 from tests.sampling import slow, some
 
 QUANTIZED = [f for f in FORMATS if not f.is_float]

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+import triton.language as tl
 from triton.runtime import interpreter
 
 from octavo.backends.gpu.compile import gluon
@@ -63,6 +64,41 @@ def _run_with_fusion(self: Any, *arguments: Any, **options: Any) -> Any:
 
 interpreter._patch_lang = _patch_language_once
 interpreter.InterpretedFunction.run = _run_with_fusion
+
+# Each value makes its type, its shape and a table of NumPy's types anew: two fifths of the time of what is left.
+_types = dict[Any, dict[str, Any]]()
+_shapes = dict[Any, dict[str, Any]]()
+_numpy_types = dict[Any, Any]()
+_init_type, _init_value, _numpy_type = tl.block_type.__init__, tl.tensor.__init__, interpreter._get_np_dtype
+
+
+def _init_type_once(self: Any, element_ty: Any, shape: Any) -> None:
+    sizes = tuple(s.value if isinstance(s, tl.constexpr) else s for s in shape)
+    key = element_ty.name, sizes
+    if (found := _types.get(key)) is None:
+        before = {*vars(self)}
+        _init_type(self, element_ty, shape)
+        found = _types[key] = {name: value for name, value in vars(self).items() if name not in before}
+    vars(self).update(found, element_ty=element_ty, sizes=sizes)
+
+
+def _init_value_once(self: Any, handle: Any, type: Any) -> None:
+    sizes = type.sizes if type.is_block() else ()
+    if (found := _shapes.get(sizes)) is None:
+        _init_value(self, handle, type)
+        found = _shapes[sizes] = {name: vars(self)[name] for name in ("shape", "numel")}
+    vars(self).update(found, handle=handle, type=type, dtype=type.scalar)
+
+
+def _numpy_type_once(kind: Any) -> Any:
+    name = kind.scalar.name
+    if (found := _numpy_types.get(name)) is None:
+        found = _numpy_types[name] = _numpy_type(kind.scalar)
+    return found
+
+
+tl.block_type.__init__, tl.tensor.__init__ = _init_type_once, _init_value_once
+interpreter._get_np_dtype = _numpy_type_once
 
 
 @pytest.fixture(autouse=True)

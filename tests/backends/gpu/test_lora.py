@@ -19,11 +19,12 @@ from octavo.runtime.lora_adapters import with_adapters
 from tests.models.adapters import factors, merged_folder, modules_of, write_peft
 from tests.models.table import TOKENS, error, saved
 from tests.models.tiny_checkpoints import TABLE
+from tests.sampling import slow
 
 FEW = 3
 
 
-@pytest.mark.parametrize("name", ["llama", "phi3", "qwen3moe"])
+@pytest.mark.parametrize("name", ["llama", slow("phi3"), slow("qwen3moe")])
 def test_merged_weights(name: str, tmp_path: Path) -> None:
     saved(tmp_path / "hf", TABLE[name])
     modules = {m: factors(n, k, seed=i) for i, (m, (n, k)) in enumerate(modules_of(tmp_path / "hf").items())}

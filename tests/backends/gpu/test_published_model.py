@@ -10,10 +10,10 @@ from octavo.backends.gpu import GpuBackend
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.engine.engine import Engine, EngineConfig
-from tests.backends.gpu.nudged import reference
+from tests.backends.gpu.rounding_bounds import reference
 from tests.backends.row_products import nmse
-from tests.huggingface.published import COMPUTED
-from tests.huggingface.publishing import TOKENS, publish
+from tests.huggingface.published_layouts import COMPUTED
+from tests.huggingface.published_models import TOKENS, publish
 from tests.huggingface.test_published_heads import publish_latent
 
 pytestmark = [

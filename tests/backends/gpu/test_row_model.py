@@ -13,7 +13,7 @@ from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
-from tests.backends.gpu.nudged import reference
+from tests.backends.gpu.rounding_bounds import reference
 from tests.backends.row_products import nmse
 from tests.convert.folders import save
 from tests.models.checkpoints import CASES

@@ -28,7 +28,7 @@ from octavo.calibrate.methods import (
 from octavo.calibrate.methods.rounding import Rounding
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
-from octavo.huggingface import coded
+from octavo.huggingface import scheme_weight
 
 K = 128
 W4 = groups_of_weights(4, 64)
@@ -232,7 +232,7 @@ def test_weights_are_rounded_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch
         return [*(pair.error(tried) for pair in pairs), *awq(pairs[0]).scales, limits.after, *limits.limits.reshape(-1)]
 
     whole = found()
-    monkeypatch.setattr(coded, "SLAB", 1)
+    monkeypatch.setattr(scheme_weight, "SLAB", 1)
     assert found() == pytest.approx(whole, rel=1e-5)
     assert replace(pairs[0], by_rows=False).error(tried) == whole[0]
 

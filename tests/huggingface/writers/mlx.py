@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.huggingface.writers.codes import Parts, Tensors, stream
-from tests.huggingface.writers.compressed import mxfp4, mxfp8, nvfp4
+from tests.huggingface.writers.compressed_tensors import mxfp4, mxfp8, nvfp4
 
 
 def mlx(bits: int, group: int, dtype: Any = np.float16) -> Tensors:

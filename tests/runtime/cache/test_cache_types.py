@@ -32,11 +32,12 @@ MakeCore = Callable[..., EngineCore]
 
 
 def small(path: Path, arch: str) -> ModelSpec:
-    """Two layers with heads of 32 values, and magnitudes for static scales; of a Gemma 3 the first has a window."""
+    """Two layers with heads of 64 values, whose kernels the tests of the CPU compile too, and magnitudes for static
+    scales; of a Gemma 3 the first has a window."""
     windows = {"attention.sliding_window": WINDOW, "attention.sliding_window_pattern": 2}
     real = synthetic.SHAPES["gemma3-4b" if arch == "gemma3" else "qwen3-0.6b"]
     keys = {**real.keys, **(windows if arch == "gemma3" else {})}
-    shape = replace(real, n_layer=2, n_embd=64, n_ff=64, n_head=4, n_head_kv=2, head_dim=32, n_vocab=300, keys=keys)
+    shape = replace(real, n_layer=2, n_embd=64, n_ff=64, n_head=4, n_head_kv=2, head_dim=64, n_vocab=300, keys=keys)
     largest = {f"blk.{i}.cache_{kind}.max": np.full(2, 6, np.float32) for i in range(2) for kind in "kv"}
     tensors = [quantize_reference(values, by_name("F32"), name) for name, values in largest.items()]
     weights = [*synthetic.tensors(shape, "F32", 0), *(tensors if path.stem.endswith("static") else ())]

@@ -10,7 +10,7 @@ from octavo.server.engine.engine_protocol import Prefill
 from octavo.server.generation.handle import ChoiceState
 from octavo.server.generation.request import GenerationRequest, sampling_of, seed_of
 from octavo.server.routes.schema import Sampling
-from tests.server.running import Server
+from tests.server.live_server import Server
 
 ASK: list[Any] = [{"role": "user", "content": "What is 12 times 7?"}]
 ROUTES: dict[str, tuple[str, dict[str, Any]]] = {

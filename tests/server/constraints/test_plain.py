@@ -15,7 +15,7 @@ from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.routes.llama_server_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
 from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest
-from tests.server.running import Server
+from tests.server.live_server import Server
 
 ASK = [{"role": "user", "content": "x"}]
 SURROGATE, FLOAT = "a\ud800", "@1e400"

@@ -19,8 +19,8 @@ from octavo.server.tool_calls.marked_reader import MARK
 from octavo.server.tool_calls.tools import tool_use
 from octavo.text import ChatTemplate
 from tests.server.calls import ENDLESS, PARAMETERS, PLAIN, called
+from tests.server.live_server import Server
 from tests.server.routes.test_chat import ASK
-from tests.server.running import Server
 
 OF_NAMES = ["get-weather", "ns.now", "a:1", "functions.f", "1", "x" * 128]
 OF_KEYS = ["user-id", "from", "@type", "a b", "1a"]

@@ -32,15 +32,15 @@ from octavo.server.engine.channel import Channel, ChannelError, frame
 from octavo.server.engine.client import EngineDiedError
 from octavo.server.engine.engine_protocol import Add, Ping, Pong, Ready, encode, to_engine
 from octavo.server.engine.fake import INFO
-from octavo.server.engine.in_process import ThreadClient
 from octavo.server.engine.launch import ENDING, STDIN, launch
 from octavo.server.engine.process import LOST, ProcessClient
 from octavo.server.serve import _ending
 from octavo.server.serve_options import EngineOptions
 from tests.limits import HANG_S
 from tests.server.http.test_tls import CERT, KEY
-from tests.server.playing import Reader, request, until
-from tests.server.running import Server, events, running
+from tests.server.live_server import Server, events, running
+from tests.server.scripted_engine import Reader, request, until
+from tests.server.thread_client import ThreadClient
 
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
 LONG = {**ASK, "stream": True, "ignore_eos": True}

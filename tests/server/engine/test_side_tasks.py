@@ -27,8 +27,8 @@ from octavo.server.engine.side_tasks import Message, SideWork
 from octavo.server.http.api_errors import api_error
 from octavo.server.serve_options import Limits
 from octavo.server.worker import EngineLoop
-from tests.server.playing import request, until
-from tests.server.running import running, running_model
+from tests.server.live_server import running, running_model
+from tests.server.scripted_engine import request, until
 
 TEXT = list(range(300, 350))
 LONG = TEXT * 5

@@ -28,8 +28,8 @@ from octavo.server.http import connection
 from octavo.server.routes import meta
 from octavo.server.serve_options import Limits
 from tests.limits import HANG_S
-from tests.server.playing import BODY, CHAT, Played, Reader, begun, playing, request, until
-from tests.server.running import Server, events, running
+from tests.server.live_server import Server, events, running
+from tests.server.scripted_engine import BODY, CHAT, Played, Reader, begun, playing, request, until
 
 
 @pytest.mark.parametrize("more", [{"stream": True}, {}, {"n": 4}, {"n": 4, "stream": True}], ids=str)

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.runtime import Model
 from octavo.server.engine.fake import FakeClient
-from tests.server.running import Server, running
+from tests.server.live_server import Server, running
 
 KEYS = ("correct-horse", "battery-staple")
 PAGE = "https://chat.example"

@@ -18,8 +18,8 @@ from octavo.server.engine.client import NO_STATS
 from octavo.server.engine.engine_protocol import EngineOutput, StepOutputs
 from octavo.server.engine.fake import INFO, FakeClient
 from tests.limits import HANG_S
-from tests.server.playing import BODY, CHAT, Reader, begun, playing, request, until
-from tests.server.running import events, running
+from tests.server.live_server import events, running
+from tests.server.scripted_engine import BODY, CHAT, Reader, begun, playing, request, until
 
 
 def test_each_step_is_a_chunk_that_comes_at_once(model: Model) -> None:

@@ -15,7 +15,7 @@ from octavo.runtime import Model
 from octavo.server.engine.fake import FakeClient
 from octavo.server.http.tls import Certificate, certificate
 from tests.limits import HANG_S
-from tests.server.running import events, running
+from tests.server.live_server import events, running
 from tests.server.test_front import MESSAGES
 
 FILES = Path(__file__).parents[2] / "data" / "tls"

@@ -17,8 +17,8 @@ import pytest
 from octavo.runtime import Model
 from octavo.server.engine.fake import FakeClient
 from octavo.server.serve_options import Limits
-from tests.server.playing import CHAT, Played, Reader, begun, playing, request, until
-from tests.server.running import Server, running, running_model
+from tests.server.live_server import Server, running, running_model
+from tests.server.scripted_engine import CHAT, Played, Reader, begun, playing, request, until
 from tests.server.test_front import MESSAGES, ROUTES
 
 OWN = re.compile(r"req_[A-Za-z0-9]{24}")

@@ -13,9 +13,9 @@ from octavo.runtime import Model
 from octavo.server.engine.engine_protocol import EngineOutput
 from octavo.text import ChatTemplate
 from tests.server.calls import PARAMETERS, TWO, scripted
-from tests.server.playing import begun, playing
+from tests.server.live_server import Server, running_model
 from tests.server.routes.test_chat import QUESTION
-from tests.server.running import Server, running_model
+from tests.server.scripted_engine import begun, playing
 
 if TYPE_CHECKING:  # it takes two seconds to import: only where it is used
     import anthropic
@@ -191,8 +191,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "'image'"),
     ({"max_tokens": 5, "messages": ASK, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
     ({"max_tokens": 5, "messages": ASK, "tool_choice": {"type": "tool", "name": "rm"}, "tools": TOOLS}, "'rm'"),
-    ({"max_tokens": 5, "messages": ASK, "output_format": {"type": "json"}}, "output_format.type: "),
-    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": {"type": "json_schema"}}}, "format.schema: "),
+    ({"max_tokens": 5, "messages": ASK, "output_format": {"type": "json"}}, "output_format.type must be 'json_schema'"),
+    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": {"type": "json_schema"}}},
+     "output_config.format.schema is missing"),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": ENDLESS}}, "output_config.format: "),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": SCHEMA}, "output_format": SCHEMA}, "used together"),
 ]

@@ -12,7 +12,7 @@ import pytest
 from octavo.runtime import Model
 from octavo.server.generation.request import GenerationRequest
 from octavo.server.routes import chat
-from tests.server.running import Server, events
+from tests.server.live_server import Server, events
 
 QUESTION = "What is 12 times 7?"
 FREE: dict[str, Any] = {"temperature": 6, "top_p": 1, "min_p": 0, "top_k": 0}

@@ -11,7 +11,7 @@ import pytest
 from octavo.runtime import Model
 from octavo.server.engine.fake import FakeClient
 from octavo.server.generation import handle
-from tests.server.running import Server, events, running, running_model
+from tests.server.live_server import Server, events, running, running_model
 
 TEXT = "What is 12 times 7?"
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}

@@ -20,7 +20,7 @@ from octavo.server.routes.llama_server_schema import NativeRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
 from octavo.server.routes.schema import Body, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
 from tests.server.constraints.test_numbers import text_and_tokens
-from tests.server.running import Server
+from tests.server.live_server import Server
 
 WHO = ("metadata", "user", "safety_identifier", "service_tier", "user_profile_id", "workspace_id", "inference_geo")
 KEEPING = ("store", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control")

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.runtime import Model
 from octavo.runtime.scheduler.speculation import Speculator
-from tests.server.running import Server, events, running_model
+from tests.server.live_server import Server, events, running_model
 
 TEXT = "What is 12 times 7?"
 GREEDY: dict[str, Any] = {"temperature": 0, "n_predict": 6, "ignore_eos": True}
@@ -72,7 +72,7 @@ def test_prompts_of_texts_and_tokens(server: Server, model: Model) -> None:
     assert [reply["content"] for reply in several[:3:2]] == [one["content"]] * 2
     assert several[1]["content"] == several[3]["content"]
     status, error = server.refused("/completion", {"prompt": ["a"] * 2049})
-    assert (status, error["message"]) == (400, "there are 2049 prompts (allowed: 2048)")
+    assert (status, error["message"]) == (400, "there are 2049 prompts (allowed: up to 2048)")
 
 
 def test_a_stream_of_completions(server: Server) -> None:

@@ -10,8 +10,8 @@ from octavo.runtime import Model
 from octavo.server.engine.engine_protocol import Embed, Score, Vectors
 from octavo.server.engine.side_tasks import SideWork
 from tests.server.engine.test_side_tasks import Silent, embed
-from tests.server.playing import request, until
-from tests.server.running import Server, running, running_model
+from tests.server.live_server import Server, running, running_model
+from tests.server.scripted_engine import request, until
 
 
 def counts(server: Server) -> dict[str, float]:

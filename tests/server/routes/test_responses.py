@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from octavo.runtime import Model
 from octavo.text import ChatTemplate
 from tests.server.calls import PARAMETERS, TWO, scripted
+from tests.server.live_server import Server
 from tests.server.routes.test_anthropic import events
 from tests.server.routes.test_chat import QUESTION
-from tests.server.running import Server
 
 TOOLS: list[Any] = [
     {"type": "function", "name": "weather", "description": "How it will be.", "parameters": PARAMETERS},

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from octavo.runtime import Model
 from octavo.server.engine.fake import INFO, FakeClient
 from tests.limits import HANG_S
-from tests.server.running import running
+from tests.server.live_server import running
 
 
 def try_out(operation: Any, codes: set[int]) -> None:

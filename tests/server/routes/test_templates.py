@@ -12,7 +12,7 @@ from octavo.server.generation.service import Service
 from octavo.server.serve_options import ServerOptions
 from tests.runtime import tiny
 from tests.server.calls import TOOLS
-from tests.server.running import running_model
+from tests.server.live_server import running_model
 
 TEMPLATES = {
     "tokenizer.chat_template": "plain {{ messages[0].content }}",

@@ -14,8 +14,8 @@ from octavo.server.routes.responses_schema import ResponsesRequest, chat_request
 from octavo.server.routes.schema import ChatRequest
 from octavo.server.tool_calls.custom_tools import InputReader, arguments
 from tests.server.calls import client, scripted
+from tests.server.live_server import Server
 from tests.server.routes.test_chat import ASK
-from tests.server.running import Server
 
 __all__ = ["client"]
 TEXT = 'print("{ü}")\n\\ </tool_call> 😀'

@@ -11,8 +11,8 @@ import pytest
 from octavo.server.routes.chat import messages_of
 from octavo.server.routes.schema import ChatRequest
 from tests.server.calls import PARAMETERS, TOOLS, client, scripted
+from tests.server.live_server import Server
 from tests.server.routes.test_chat import ASK
-from tests.server.running import Server
 
 __all__ = ["client"]
 FUNCTIONS: list[Any] = [tool["function"] for tool in TOOLS]

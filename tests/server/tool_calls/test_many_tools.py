@@ -13,7 +13,7 @@ from octavo.server.tool_calls.formats import FORMATS, GENERIC, ToolFormat
 from octavo.server.tool_calls.tools import ToolUse
 from tests.runtime.grammar.grammar_walk import allowed_tokens, grammars_of
 from tests.server.calls import ENDLESS, PLAIN
-from tests.server.running import Server
+from tests.server.live_server import Server
 
 ASK = [{"role": "user", "content": "x"}]
 XML = next(form for form in FORMATS if form.name == "xml")

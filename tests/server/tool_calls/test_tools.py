@@ -14,8 +14,8 @@ from octavo.server.tool_calls.tools import for_template, tool_use
 from octavo.text import ChatTemplate
 from tests.sampling import slow
 from tests.server.calls import TOOLS, TWO, client, require_valid, scripted
+from tests.server.live_server import Server
 from tests.server.routes.test_chat import ASK, FREE
-from tests.server.running import Server
 
 __all__ = ["client"]
 

@@ -12,17 +12,17 @@ import numpy as np
 
 from octavo.backends.cores import cores
 from octavo.backends.cpu.device.large_pages import Arena, zeroed
+from octavo.backends.cpu.kernel_limits import problem
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.launch.views import reshaped
-from octavo.backends.cpu.supported import problem
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
 from octavo.graph.pointwise import POINTWISE
+from octavo.jit.parallel_compile import compile_together
 from octavo.jit.prepare import prepare
-from octavo.jit.together import compile_together
 
 if TYPE_CHECKING:
     from octavo.jit.program import KernelCall, Program
@@ -70,7 +70,7 @@ class CpuBackend(HostMemory):
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
         if any(w.format.per_row and w.format.number is None for w in weights):
-            from octavo.backends.cpu.matmul.w8a8.row_scaled import supports
+            from octavo.backends.cpu.matmul.w8a8.row_scales import supports
 
             return supports(node)
         return True, ""
@@ -84,7 +84,7 @@ class CpuBackend(HostMemory):
 
     def load(self, tensor: QTensor) -> Any:
         _ = self._binders
-        from octavo.backends.cpu.matmul.w8a8.row_scaled import is_row_weight, pack_rows
+        from octavo.backends.cpu.matmul.w8a8.row_scales import is_row_weight, pack_rows
         from octavo.backends.cpu.weights.pack import pack
 
         if len(tensor.shape) == 1:

@@ -86,7 +86,7 @@ class GpuBackend:
             if node.inputs[1] is node.inputs[2] and (problem := _unshared(node)):
                 return False, f"keys that are values too {problem}"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
-            return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
+            return False, f"{len(node.inputs) - 2} terms added to a product (allowed: up to 2)"
         if node.quantizes and (node.op not in QUANTIZES or (node.op == "attention" and node.dtype in TOKEN_KINDS)):
             return False, f"no kernel for {node.op} to {node.dtype}"
         from octavo.backends.gpu.weights.load import supported
@@ -94,7 +94,7 @@ class GpuBackend:
         if any(i.op == "weight" and i.tensor.format.per_row for i in node.inputs):
             if self.deterministic:
                 return False, "products of weights with a scale for each row have no order of sums that is kept"
-            from octavo.backends.gpu.matmul.w8a8.row_scaled import supports
+            from octavo.backends.gpu.matmul.w8a8.row_scales import supports
 
             return supports(node)
         for weight in (i for i in node.inputs if i.op == "weight" and len(i.shape) > 1):
@@ -115,7 +115,7 @@ class GpuBackend:
         from octavo.backends.gpu.weights.load import load, vector
 
         if tensor.format.per_row:
-            from octavo.backends.gpu.weights.row_scaled import load_rows
+            from octavo.backends.gpu.weights.row_scales import load_rows
 
             with self._enough_memory(f"tensor {tensor.name}"):
                 return load_rows(tensor, self.target.device)
@@ -329,7 +329,7 @@ class _EnoughMemory:
 def _unshared(node: Node) -> str:
     """Why keys that are values too can't lie in the cache that attention reads, "" if they can."""
     if is_static(root(node.inputs[1])):
-        return "with static scales (allowed: dynamic scales)"
+        return "with static scales, not dynamic ones"
     kept, dim, values = CACHE_FORMATS[node.inputs[1].dtype], node.inputs[0].shape[2], node.attrs.get("value_dim", 0)
     multiple = block_of(dim) if kept.rotated and isinstance(dim, int) else kept.group or 1
     if values % multiple:

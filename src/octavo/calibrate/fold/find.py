@@ -13,7 +13,7 @@ from octavo.calibrate.fold.rules import ORDERS, ROTATIONS, SCALES
 from octavo.errors import GraphError, ModelError
 from octavo.graph.node import Graph, Node
 from octavo.models import ModelSpec
-from octavo.models.shared.unsplit import SplitFile
+from octavo.models.shared.latent_kv import SplitFile
 
 Kind = Literal["scales", "orders", "rotations"]
 _RULES: Mapping[Kind, tuple[Mapping[str, Rule], int]] = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.calibrate.fold import clusters
 from octavo.calibrate.methods.scale_search import F64, ChosenScales, FoldProducts, Search, search
-from octavo.huggingface.coded import row_parts
+from octavo.huggingface.scheme_weight import row_parts
 
 ALPHAS = tuple(round(0.3 + 0.05 * i, 2) for i in range(14))
 RATIOS = tuple(round(0.05 * i, 2) for i in range(20))

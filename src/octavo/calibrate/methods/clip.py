@@ -10,7 +10,7 @@ import numpy as np
 from octavo.calibrate.methods.rounding import Rounding
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import row_parts
+from octavo.huggingface.scheme_weight import row_parts
 from octavo.quantizers.matrix_tiles import run_tiles, spans
 
 STEPS = 10

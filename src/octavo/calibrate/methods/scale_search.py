@@ -16,7 +16,7 @@ import numpy.typing as npt
 from octavo.calibrate.methods.rounding import Rounding, as_they_are
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import row_parts
+from octavo.huggingface.scheme_weight import row_parts
 from octavo.quantizers.matrix_tiles import run_tiles
 
 F64 = npt.NDArray[np.float64]

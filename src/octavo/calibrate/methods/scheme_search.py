@@ -14,7 +14,7 @@ from octavo.calibrate.methods.rounding import (
     tokens_int8,
 )
 from octavo.calibrate.methods.scale_search import Search
-from octavo.huggingface.coded import nearest, values_of
+from octavo.huggingface.scheme_weight import nearest, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 
 ROUNDINGS = {

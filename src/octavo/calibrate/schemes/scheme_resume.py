@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.calibrate.runner.stage_files import read_file, stage_files, stage_path, write_file
 from octavo.formats.spec import F32, AnyArray
-from octavo.huggingface.coded import Coded
+from octavo.huggingface.scheme_weight import Coded
 from octavo.io.safetensors import StoredTensor
 from octavo.quantizers.job.quantization_record import (
     JsonFields,

@@ -21,7 +21,7 @@ from octavo.calibrate.schemes.static_inputs import static_input
 from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.graph.stages import Stage
-from octavo.huggingface.coded import values_of
+from octavo.huggingface.scheme_weight import values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model

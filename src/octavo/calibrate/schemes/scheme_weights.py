@@ -25,7 +25,7 @@ from octavo.errors import about_tensor
 from octavo.formats import QTensor, dequantize
 from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import Coded, factor_of, largest, nearest, row_parts, values_of
+from octavo.huggingface.scheme_weight import Coded, factor_of, largest, nearest, row_parts, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.job.scheme_method import SchemeWeight
 from octavo.quantizers.job.undersampled import UndersampledExpert

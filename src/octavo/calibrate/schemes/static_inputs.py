@@ -11,7 +11,7 @@ from octavo.calibrate.methods import rounded_error, static_scale
 from octavo.calibrate.methods.static_activations import TOPS
 from octavo.calibrate.runner import ProductInput
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import nearest, values_of
+from octavo.huggingface.scheme_weight import nearest, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.job.scheme_method import StaticInput
 

@@ -13,7 +13,7 @@ from octavo.calibrate.schemes.scheme_weights import Judge, WeightQuantizer, of_e
 from octavo.calibrate.torch_rows import TorchPlanes, decoded, encoder_of, finite_values, tensor_of
 from octavo.errors import tensor_label
 from octavo.formats import QTensor
-from octavo.huggingface.coded import Coded, nearest, planes_of, values_of
+from octavo.huggingface.scheme_weight import Coded, nearest, planes_of, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 
 

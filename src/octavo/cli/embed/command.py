@@ -58,7 +58,7 @@ def embed(
     from octavo.runtime import load
 
     if pooling == "none" and output is not None:
-        raise UsageError("--output takes a vector for each text (allowed: --pooling mean, cls or last)")
+        raise UsageError("--output stores a vector per text: use --pooling mean, cls or last")
     if output is not None:
         require_target(output)
     found = texts or piped_lines()

@@ -28,7 +28,7 @@ Offline = Annotated[bool, typer.Option("--offline", help="Don't ask the hub: use
 
 def local(model: str, offline: bool = False) -> str:
     """The path of a model, which is downloaded first where it is the hub's and not on this machine."""
-    from octavo.io.named import locate
+    from octavo.io.model_path import locate
 
     with Bar() as bar:
         return locate(model, offline=offline, show=shown_by(bar), chooser=asking(bar))

@@ -46,7 +46,7 @@ def pull(
     if show:
         _list(wanted, offline, as_json)
         return
-    from octavo.io.named import download
+    from octavo.io.model_path import download
 
     try:
         with Bar() as bar:
@@ -108,7 +108,7 @@ def remove(
 def _name(text: str, revision: str | None) -> HubName:
     """The hub's name in an argument. Raises UsageError for anything else."""
     from octavo.io.hub.name import parse
-    from octavo.io.missing import search_for
+    from octavo.io.missing_model import search_for
 
     name = parse(text)
     if name is None:
@@ -123,7 +123,7 @@ def _name(text: str, revision: str | None) -> HubName:
 def _list(name: HubName, offline: bool, as_json: bool) -> None:
     """Print the models of a repository, as the hub lists them, or offline those that are on this machine."""
     from octavo.io.hub.download import offered
-    from octavo.io.named import free_memory
+    from octavo.io.model_path import free_memory
 
     with Bar() as bar:
         found = offered(name, bar.show, offline=offline)

@@ -23,7 +23,7 @@ def is_adapter(path: str) -> bool:
     from octavo.huggingface.adapters import lora_file
     from octavo.huggingface.adapters.peft import is_peft_folder
     from octavo.io.gguf import GGUFFile
-    from octavo.io.missing import require_there
+    from octavo.io.missing_model import require_there
 
     require_there(path)
     if os.path.isdir(path):

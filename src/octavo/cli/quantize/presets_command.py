@@ -8,7 +8,7 @@ from octavo.cli.columns import print_columns
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 from octavo.io.gguf import GGUFFile
-from octavo.io.missing import require_there
+from octavo.io.missing_model import require_there
 from octavo.quantizers.job.job_plan import plan, require_weighted
 from octavo.quantizers.job.job_source import gguf_source
 from octavo.quantizers.job.write import write_model

@@ -71,7 +71,7 @@ class SchemeOptions:
         }
         given = next((name for name, value in options.items() if value), None)
         if given is not None:
-            raise UsageError(f"{given} without --scheme (allowed: together with --scheme SCHEME)")
+            raise UsageError(f"{given} needs --scheme SCHEME")
 
     def refuse(self, given: dict[str, Any]) -> None:
         """Raise UsageError for what a scheme leaves nothing to say about."""

@@ -21,11 +21,14 @@ def grammar_option(json_schema: str | None, grammar: str | None) -> Grammar | No
     if json_schema is not None and grammar is not None:
         raise UsageError("--json-schema and --grammar can't be used together")
     if json_schema is not None:
-        return Grammar.json_schema(_text(json_schema, json_schema.lstrip().startswith(("{", "true", "false"))))
+        inline = json_schema.lstrip().startswith(("{", "true", "false"))
+        if not inline and not os.path.exists(json_schema):
+            raise UsageError(f"--json-schema {json_schema!r} is neither a file nor a JSON schema: one begins with {{")
+        return Grammar.json_schema(_text(json_schema, inline))
     if grammar is not None:
         inline = "::=" in grammar or "start:" in grammar
         if not inline and not os.path.exists(grammar):
-            raise UsageError(f"--grammar {grammar!r} is neither a file nor a grammar: GBNF has ::=, Lark start:")
+            raise UsageError(f"--grammar {grammar!r} is neither a file nor a grammar: GBNF contains ::=, Lark start:")
         text = _text(grammar, inline)
         return Grammar.gbnf(text) if "::=" in text else Grammar.lark(text)
     return None

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from octavo.errors import UsageError
 from octavo.runtime import GenerateOptions, SamplingParams
-from octavo.runtime.argument_checks import KNOWN_AS
-from octavo.runtime.options import ENDLESS
+from octavo.runtime.argument_checks import KNOWN_AS, integer
+from octavo.runtime.options import ENDLESS, NO_LIMIT
 
 
 def _switch(text: str) -> bool:
@@ -87,11 +87,9 @@ def _read(name: str, text: str) -> Any:
         value = read(text)
     except (ValueError, KeyError):
         raise UsageError(f"{name} can't be {text!r} (allowed: {allowed}, {DEFAULT})") from None
-    if name == "max_tokens" and value in ENDLESS:
-        return None
-    if name == "max_tokens" and value < 0:
-        raise UsageError(f"max_tokens can't be {value} (allowed: 0 or more, -1)")
-    if name not in ("max_tokens", "stop", "think"):
+    if name == "max_tokens":
+        return None if value in ENDLESS else integer(name, value, 0, also=NO_LIMIT)
+    if name not in ("stop", "think"):
         SamplingParams(**{name: value})  # raises for a value out of range
     return value
 

@@ -66,7 +66,8 @@ class Defaults(SamplingFlags):
 
     def _max_tokens(self) -> int | None:
         if self.max_tokens is not None and (self.max_tokens == 0 or self.max_tokens < -1):
-            raise UsageError(f"max_tokens is {self.max_tokens} (allowed: 1 or more, -1)", argument="max_tokens")
+            problem = f"max_tokens is {self.max_tokens} (allowed: 1 or more, or -1 for no limit)"
+            raise UsageError(problem, argument="max_tokens")
         return self.max_tokens
 
     def _variables(self) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from octavo.errors import UsageError
 from octavo.evals.eval_model import context_for, open_subject
 from octavo.evals.kl_divergence import divergence
 from octavo.evals.likelihood import Perplexity, perplexity
-from octavo.evals.report.compared import Way, those_there_are, ways
+from octavo.evals.report.variants import Way, those_there_are, ways
 from octavo.evals.stats import Estimate
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile

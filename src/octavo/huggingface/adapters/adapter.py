@@ -10,7 +10,7 @@ from octavo.huggingface.adapters.lora_file import read_adapter
 from octavo.huggingface.folder import RECORD
 from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.gguf import GGUFFile
-from octavo.io.missing import require_there
+from octavo.io.missing_model import require_there
 from octavo.models import ModelSpec
 from octavo.models.shared.lora import Adapter
 from octavo.models.shared.reader import brief

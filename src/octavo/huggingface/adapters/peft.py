@@ -108,7 +108,7 @@ def read_peft(path: str | os.PathLike[str]) -> PeftFolder:
     folder = os.fsdecode(path)
     file, weights = os.path.join(folder, ADAPTER_CONFIG), os.path.join(folder, ADAPTER_WEIGHTS)
     if not os.path.isfile(file):
-        raise FileError(f"has no {ADAPTER_CONFIG}", file=folder, allowed="the folder of an adapter, or its GGUF file")
+        raise FileError(f"has no {ADAPTER_CONFIG}, so it is not an adapter", file=folder)
     config = read_json(file, MAX_CONFIG_BYTES)
     _require_lora(config, file)
     rank, alpha = config.get("r"), config.get("lora_alpha")
@@ -121,7 +121,7 @@ def read_peft(path: str | os.PathLike[str]) -> PeftFolder:
     if not os.path.isfile(weights):
         pickle = os.path.join(folder, PICKLE)
         if os.path.exists(pickle):
-            raise FileError("is a pickle, which runs code when it is read", file=pickle, allowed=ADAPTER_WEIGHTS)
+            raise FileError(f"is a pickle, which runs code when it is read; use {ADAPTER_WEIGHTS}", file=pickle)
         raise FileError(f"has no {ADAPTER_WEIGHTS}", file=folder)
     targets, base = config.get("target_modules"), config.get("base_model_name_or_path")
     listed = targets if isinstance(targets, list) else [targets]

@@ -27,11 +27,11 @@ from octavo.errors import ModelError, QuantFormatError, shown
 from octavo.formats import Planes, channel_format
 from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.huggingface.coded import row_planes
 from octavo.huggingface.layouts import float4, float8
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.gptq import order_of
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
+from octavo.huggingface.scheme_weight import row_planes
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 

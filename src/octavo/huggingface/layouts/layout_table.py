@@ -8,7 +8,7 @@ from octavo.huggingface.layouts import modelopt
 from octavo.huggingface.layouts.auto_round import OLDER, AutoRound
 from octavo.huggingface.layouts.awq import Awq
 from octavo.huggingface.layouts.bitnet import Bitnet
-from octavo.huggingface.layouts.compressed import Compressed
+from octavo.huggingface.layouts.compressed_tensors import Compressed
 from octavo.huggingface.layouts.fp8 import Fp8
 from octavo.huggingface.layouts.gptq import Gptq
 from octavo.huggingface.layouts.mlx import Mlx

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from octavo.formats.spec import U8, AnyArray
-from octavo.huggingface.coded import Coded
 from octavo.huggingface.layouts.awq import PLACES
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.huggingface.writers.words import words
 from octavo.io.safetensors import TensorHead

@@ -14,8 +14,8 @@ import numpy as np
 from octavo.formats.rows import GROUP
 from octavo.formats.scalars import f32_to_e8m0_half, f32_to_ue4m3_half
 from octavo.formats.spec import AnyArray
-from octavo.huggingface.coded import Coded
 from octavo.huggingface.layouts.compressed_weights import PACKED, SCALE, SHAPE
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.huggingface.writers.words import pairs, words
 from octavo.io.safetensors import TensorHead

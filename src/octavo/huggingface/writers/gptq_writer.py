@@ -14,7 +14,7 @@ import numpy as np
 
 from octavo.formats.rows import GROUP
 from octavo.formats.spec import AnyArray
-from octavo.huggingface.coded import Coded
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.huggingface.writers.words import words
 from octavo.io.safetensors import TensorHead

@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.formats.qqq import qqq_tensors
 from octavo.formats.spec import AnyArray
-from octavo.huggingface.coded import Coded, planes_of
+from octavo.huggingface.scheme_weight import Coded, planes_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.safetensors import TensorHead
 

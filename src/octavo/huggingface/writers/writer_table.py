@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.errors import QuantFormatError, UsageError
 from octavo.formats.spec import AnyArray
-from octavo.huggingface.coded import Coded
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES, CheckpointScheme
 from octavo.huggingface.writers import awq_writer, compressed_writer, gptq_writer, qqq_writer
 from octavo.io.safetensors import TensorHead

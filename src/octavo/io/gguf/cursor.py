@@ -86,7 +86,7 @@ class Cursor:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as e:
-            raise self.fail(f"not UTF-8: {raw[:40]!r}", part, offset=start + 8 + e.start, allowed="UTF-8") from None
+            raise self.fail(f"not UTF-8: {raw[:40]!r}", part, offset=start + 8 + e.start) from None
 
     def skip(self, n: int, part: str) -> None:
         """Step over `n` bytes."""

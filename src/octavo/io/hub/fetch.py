@@ -72,7 +72,7 @@ def fetch(
         if part.digest() != entry.digest:
             os.unlink(partial)
             wanted = f"{'SHA-256' if len(entry.digest) == 64 else 'Git blob'} {entry.digest}"
-            raise HubError(f"{entry.name} was corrupted in the download, and removed (allowed: {wanted})")
+            raise HubError(f"{entry.name} was corrupted in the download, and removed: it should have {wanted}")
         os.fsync(file.fileno())
         os.replace(partial, blob)
         return downloaded
@@ -151,6 +151,6 @@ def _require_size(response: Any, entry: RepoFile, start: int) -> None:
     if response.status_code == 206:
         part, _, total = response.headers.get("Content-Range", "").partition("/")
         if not part.startswith(f"bytes {start}-"):
-            raise HubError(f"{entry.name}: the server sends {part or 'no range'} (allowed: bytes {start}-)")
+            raise HubError(f"{entry.name}: the server sends {part or 'no range'}, not bytes {start}-")
     if total is not None and total.isdigit() and int(total) != entry.size:
-        raise HubError(f"{entry.name}: the server has {int(total):,} bytes (allowed: {entry.size:,}, as is listed)")
+        raise HubError(f"{entry.name}: the server has {int(total):,} bytes, not the {entry.size:,} that the hub lists")

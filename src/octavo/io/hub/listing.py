@@ -48,7 +48,7 @@ def list_repository(api: HfApi, name: HubName, patience: Patience) -> Listing:
         except (ValueError, KeyError, TypeError) as error:
             raise HubError(f"{host(api)} does not answer like a hub: {error}") from None
     if COMMIT.fullmatch(info.sha or "") is None:
-        raise HubError(f"{host(api)} says that {name} is at commit {shown(str(info.sha))} (allowed: 40 hex digits)")
+        raise HubError(f"{host(api)} says that {name} is at commit {shown(str(info.sha))}, which is not 40 hex digits")
     return Listing(info.id, str(info.sha), tuple(_entry(name, file) for file in info.siblings or ()))
 
 

@@ -55,7 +55,7 @@ def _names(path: str) -> list[str]:
     try:
         return sorted(os.listdir(path))
     except OSError as error:
-        raise FileError(f"can't be opened: {error.strerror}", file=path, allowed="a folder") from None
+        raise FileError(f"can't be opened as a folder: {error.strerror}", file=path) from None
 
 
 def _no_config(path: str, names: list[str]) -> FileError:

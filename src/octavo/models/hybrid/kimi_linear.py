@@ -12,15 +12,15 @@ from octavo.formats import dequantize
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models.shared import delta_net, layers, names, routed
+from octavo.models.shared import delta_net, experts, layers, names
 from octavo.models.shared import latent_attention as latent
 from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, VocabularyFile
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import in_shape
 from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder
+from octavo.models.shared.experts import SIGMOID
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import HEADS, KV_HEADS, LIMITS, OR_NONE, MetadataReader, brief
-from octavo.models.shared.routed import SIGMOID
 from octavo.models.shared.ssd import as_vector
 from octavo.models.shared.states import Hybrid
 from octavo.models.shared.weights import Expected, Tensors, Weights, vector
@@ -36,7 +36,7 @@ WORDS = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads",
 
 
 @dataclass(frozen=True, kw_only=True)
-class KimiLinear(Hybrid, latent.Latent, routed.Routed):
+class KimiLinear(Hybrid, latent.Latent, experts.Routed):
     """Sizes of the layers of the delta rule, which have as many heads as attention.
 
     taps  values of a channel that each of a layer's three convolutions sees
@@ -60,7 +60,7 @@ def complete(r: MetadataReader, hp: KimiLinear) -> KimiLinear:
     """Layers without heads of keys have the delta rule."""
     latent.check(r, hp)
     attends = tuple(n > 0 for n in r.sizes(KV_HEADS, hp.n_layer, some=True))
-    found = routed.read(r, hp, SIGMOID, normalized=True)
+    found = experts.read(r, hp, SIGMOID, normalized=True)
     return replace(hp, **found, query_scale=1 / math.sqrt(hp.key), attends=attends)
 
 
@@ -105,8 +105,8 @@ def config_keys(config: Config) -> Keys:
     heads = config.n_head
     if config.size("linear_num_heads", LIMITS[HEADS], heads) != heads:
         raise config.error("linear_num_heads", f"is {config.values['linear_num_heads']}", f"{heads}, as attention has")
-    experts = routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
-    return latent.config_keys(config) | experts | {
+    chosen = experts.config_keys(config, SIGMOID, normalized=True) | experts.group_keys(config)
+    return latent.config_keys(config) | chosen | {
         KV_HEADS: [int(attends) for attends in _attends(config)],
     }
 
@@ -185,10 +185,10 @@ ARCH = Architecture(
         mixer=ByLayer(
             lambda hp, i: hp.attends[i], latent.LatentAttention(rope=False), CustomPart(delta_tensors, delta)
         ),
-        feed_forward=routed.FEED_FORWARD,
+        feed_forward=experts.FEED_FORWARD,
     ),
     keys=(
-        *latent.KEYS, *routed.KEYS,
+        *latent.KEYS, *experts.KEYS,
         Key("taps", "ssm.conv_kernel", "linear_conv_kernel_dim", default=0, usual=4, least=2, limit=MOST_TAPS),
         Key("size", "kda.head_dim", "linear_head_dim", default=0, least=1, limit=LIMITS["attention.key_length"]),
     ),

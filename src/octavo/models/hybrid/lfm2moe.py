@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from octavo.models.hybrid import lfm2
-from octavo.models.shared import names, routed
+from octavo.models.shared import experts, names
 from octavo.models.shared.config import Config, Keys, expert_keys
+from octavo.models.shared.experts import GATE, N_DENSE, SIGMOID, Routed
 from octavo.models.shared.reader import MetadataReader
-from octavo.models.shared.routed import GATE, N_DENSE, SIGMOID, Routed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class Lfm2Moe(lfm2.Lfm2, Routed):
 
 
 def complete(r: MetadataReader, hp: Lfm2Moe) -> Lfm2Moe:
-    return replace(hp, **vars(lfm2.complete(r, hp)) | routed.read(r, hp, SIGMOID, normalized=True))
+    return replace(hp, **vars(lfm2.complete(r, hp)) | experts.read(r, hp, SIGMOID, normalized=True))
 
 
 def config_keys(config: Config) -> Keys:
@@ -27,8 +27,8 @@ def config_keys(config: Config) -> Keys:
 ARCH = replace(
     lfm2.ARCH,
     name="lfm2moe",
-    network=lfm2.decoder(routed.FEED_FORWARD),
-    keys=(*routed.KEYS, lfm2.TAPS),
+    network=lfm2.decoder(experts.FEED_FORWARD),
+    keys=(*experts.KEYS, lfm2.TAPS),
     sizes=replace(lfm2.ARCH.sizes, kind=Lfm2Moe, complete=complete),
     experts=True,
     classes={"Lfm2MoeForCausalLM": config_keys},

@@ -6,12 +6,12 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.hybrid import nemotron_h
 from octavo.models.hybrid.nemotron_h import CLASS, EXPERTS, KINDS, NAMES, PATTERN, NemotronH
-from octavo.models.shared import layers, routed
+from octavo.models.shared import experts, layers
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import CustomPart
+from octavo.models.shared.experts import GATE, N_DENSE, N_SHARED, SHARED_WIDTH, SIGMOID, Routed
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader
-from octavo.models.shared.routed import GATE, N_DENSE, N_SHARED, SHARED_WIDTH, SIGMOID, Routed
 from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
 LATENT = "moe_latent_size"
@@ -26,7 +26,7 @@ class NemotronHMoe(NemotronH, Routed):
 
 def complete(r: MetadataReader, hp: NemotronHMoe) -> NemotronHMoe:
     """Raises ModelError for experts that are not chosen by sigmoids, none for all tokens, and layers before them."""
-    hp = replace(hp, **vars(nemotron_h.complete(r, hp)) | routed.read(r, hp, SIGMOID, normalized=True))
+    hp = replace(hp, **vars(nemotron_h.complete(r, hp)) | experts.read(r, hp, SIGMOID, normalized=True))
     for field, fits in ((GATE, hp.gate == SIGMOID), (N_DENSE, not hp.n_dense)):
         if not fits:
             raise r.error(field, "is another way to have experts than this architecture's", "none")
@@ -49,7 +49,7 @@ def feed_forward_tensors(hp: NemotronHMoe, layer: int) -> Tensors:
 
 
 def feed_forward(g: GraphBuilder, hp: NemotronHMoe, b: Weights, h: Node, layer: int) -> Node:
-    ids, weights = routed.chosen(g, hp, b, h)
+    ids, weights = experts.chosen(g, hp, b, h)
     given = layers.linear(g, b, "ffn_latent_down", h) if hp.n_latent else h
     y = g.relu_squared(layers.experts(g, b, "ffn_up_exps", given, ids))
     y = g.weighted_sum(layers.experts(g, b, "ffn_down_exps", y, ids), weights)
@@ -61,8 +61,8 @@ def feed_forward(g: GraphBuilder, hp: NemotronHMoe, b: Weights, h: Node, layer: 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for layers with one feed-forward, too."""
     width = config.size("moe_intermediate_size", LIMITS[EXPERT_WIDTH])
-    return nemotron_h.layer_keys(config, EXPERTS, width) | routed.choice_keys(config, SIGMOID, normalized=True) | {
-        **routed.group_keys(config), N_SHARED: config.size("n_shared_experts", LIMITS["expert_count"], 1),
+    return nemotron_h.layer_keys(config, EXPERTS, width) | experts.choice_keys(config, SIGMOID, normalized=True) | {
+        **experts.group_keys(config), N_SHARED: config.size("n_shared_experts", LIMITS["expert_count"], 1),
         SHARED_WIDTH: config.size("moe_shared_expert_intermediate_size", LIMITS[SHARED_WIDTH]),
     }
 
@@ -72,7 +72,7 @@ ARCH = replace(
     name="nemotron_h_moe",
     network=nemotron_h.decoder(CustomPart(feed_forward_tensors, feed_forward)),
     keys=(
-        *nemotron_h.KEYS, *routed.KEYS, Key("n_latent", LATENT, LATENT, default=0, limit=LIMITS["embedding_length"]),
+        *nemotron_h.KEYS, *experts.KEYS, Key("n_latent", LATENT, LATENT, default=0, limit=LIMITS["embedding_length"]),
     ),
     sizes=replace(nemotron_h.ARCH.sizes, kind=NemotronHMoe, complete=complete),
     experts=True,

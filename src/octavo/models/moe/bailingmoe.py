@@ -3,31 +3,31 @@
 from dataclasses import replace
 from functools import partial
 
-from octavo.models.shared import names, routed
+from octavo.models.shared import experts, names
 from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.conversion import split_qkv
 from octavo.models.shared.decoder import Attention, Decoder
+from octavo.models.shared.experts import SOFTMAX, Routed
 from octavo.models.shared.reader import MetadataReader
-from octavo.models.shared.routed import SOFTMAX, Routed
 
-NETWORK = Decoder(mixer=Attention(output_bias=None), feed_forward=routed.FEED_FORWARD)
+NETWORK = Decoder(mixer=Attention(output_bias=None), feed_forward=experts.FEED_FORWARD)
 
 
 def complete(r: MetadataReader, hp: Routed) -> Routed:
-    found = replace(hp, **routed.read(r, hp, SOFTMAX))
+    found = replace(hp, **experts.read(r, hp, SOFTMAX))
     if found.n_dense:
-        raise r.error(routed.N_DENSE, f"is {found.n_dense}", "0, as all layers have experts")
+        raise r.error(experts.N_DENSE, f"is {found.n_dense}", "0, as all layers have experts")
     return found
 
 
 ARCH = Architecture(
     name="bailingmoe",
     network=NETWORK,
-    keys=routed.KEYS,
+    keys=experts.KEYS,
     sizes=Sizes(kind=Routed, complete=complete),
     interleaved=True,
     experts=True,
-    classes={"BailingMoeForCausalLM": partial(routed.config_keys, gate=SOFTMAX, normalized=True)},
+    classes={"BailingMoeForCausalLM": partial(experts.config_keys, gate=SOFTMAX, normalized=True)},
     only={"use_qkv_bias": False, "use_bias": False, "norm_softmax": False},
     names=names.NORMS | names.ROUTED | {
         "attention.query_key_value": "attn_q attn_k attn_v", "attention.dense": "attn_output",

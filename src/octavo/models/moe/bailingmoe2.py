@@ -1,23 +1,23 @@
 """Ling 2 and Ring 2: q, k and v in one matrix, norms of q and k, rope on half of each head, DeepSeek's experts."""
 
-from octavo.models.shared import layers, names, routed
+from octavo.models.shared import experts, layers, names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys, nextn_keys
 from octavo.models.shared.decoder import Attention, CustomPart, Decoder
+from octavo.models.shared.experts import SIGMOID, Routed
 from octavo.models.shared.reader import EXPERT_WIDTH, NEXTN
-from octavo.models.shared.routed import SIGMOID, Routed
 from octavo.models.shared.weights import Tensors
 
 
 def feed_forward_tensors(hp: Routed, layer: int) -> Tensors:
     last = layers.norms(hp.n_embd, "layer_output_norm") if layer >= hp.n_layer else {}
-    return routed.feed_forward_tensors(hp, layer) | last
+    return experts.feed_forward_tensors(hp, layer) | last
 
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for an expert for all of another width."""
-    keys = routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
-    config.only({"moe_shared_expert_intermediate_size": keys[routed.N_SHARED] * keys[EXPERT_WIDTH]})
+    keys = experts.config_keys(config, SIGMOID, normalized=True) | experts.group_keys(config)
+    config.only({"moe_shared_expert_intermediate_size": keys[experts.N_SHARED] * keys[EXPERT_WIDTH]})
     return keys | nextn_keys(config)
 
 
@@ -25,10 +25,10 @@ ARCH = Architecture(
     name="bailingmoe2",
     network=Decoder(
         mixer=Attention(joined=True, output_bias=None, qk_norm="heads"),
-        feed_forward=CustomPart(feed_forward_tensors, routed.feed_forward),
+        feed_forward=CustomPart(feed_forward_tensors, experts.feed_forward),
     ),
-    keys=(*routed.KEYS, NEXTN),
-    sizes=routed.sizes(SIGMOID, normalized=True),
+    keys=(*experts.KEYS, NEXTN),
+    sizes=experts.sizes(SIGMOID, normalized=True),
     experts=True,
     classes={"BailingMoeV2ForCausalLM": config_keys},
     only={

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from octavo.models.moe import bailingmoe
-from octavo.models.shared import names, routed
+from octavo.models.shared import experts, names
 from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.experts import SOFTMAX, Routed
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader, brief
-from octavo.models.shared.routed import SOFTMAX, Routed
 
 STEP = "interleave_moe_layer_step"
 
@@ -15,7 +15,7 @@ STEP = "interleave_moe_layer_step"
 def complete(r: MetadataReader, hp: Routed) -> Routed:
     if (step := r.integer(STEP, 1)) != 1:
         raise r.error(STEP, f"is {step}", "1, no dense layers behind those of experts")
-    return replace(hp, **routed.read(r, hp, SOFTMAX, normalized=True))
+    return replace(hp, **experts.read(r, hp, SOFTMAX, normalized=True))
 
 
 def config_keys(config: Config) -> Keys:
@@ -26,15 +26,15 @@ def config_keys(config: Config) -> Keys:
     width, shared = config.size("moe_intermediate_size", LIMITS[EXPERT_WIDTH]), "moe_num_shared_experts"
     return {
         "expert_count": experts, "expert_used_count": config.size("moe_k", experts), STEP: 1, EXPERT_WIDTH: width,
-        routed.N_SHARED: config.count(shared, experts), routed.SHARED_WIDTH: config.count(shared, experts) * width,
-        routed.N_DENSE: config.count("moe_layer_start_index", n),
+        experts.N_SHARED: config.count(shared, experts), experts.SHARED_WIDTH: config.count(shared, experts) * width,
+        experts.N_DENSE: config.count("moe_layer_start_index", n),
     }
 
 
 ARCH = Architecture(
     name="ernie4_5-moe",
     network=bailingmoe.NETWORK,
-    keys=(*routed.KEYS, STEP),
+    keys=(*experts.KEYS, STEP),
     sizes=Sizes(kind=Routed, complete=complete),
     interleaved=True,
     experts=True,

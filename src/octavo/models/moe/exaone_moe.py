@@ -3,24 +3,24 @@
 from dataclasses import replace
 
 from octavo.models.dense import exaone4
-from octavo.models.shared import names, routed
+from octavo.models.shared import experts, names
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder
+from octavo.models.shared.experts import SIGMOID
 from octavo.models.shared.reader import NEXTN
-from octavo.models.shared.routed import SIGMOID
 
 
 def config_keys(config: Config) -> Keys:
-    keys = routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
+    keys = experts.config_keys(config, SIGMOID, normalized=True) | experts.group_keys(config)
     return keys | exaone4.config_keys(config)
 
 
 ARCH = replace(
     exaone4.ARCH,
     name="exaone-moe",
-    network=Decoder(mixer=Attention(qk_norm="heads", rope="window if any"), feed_forward=routed.FEED_FORWARD),
-    keys=(*routed.KEYS, NEXTN),
-    sizes=routed.sizes(SIGMOID),
+    network=Decoder(mixer=Attention(qk_norm="heads", rope="window if any"), feed_forward=experts.FEED_FORWARD),
+    keys=(*experts.KEYS, NEXTN),
+    sizes=experts.sizes(SIGMOID),
     experts=True,
     classes={"ExaoneMoeForCausalLM": config_keys},
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.ROUTED | {

@@ -1,26 +1,26 @@
 """GLM-4.5 to 4.7: rope on half of each head, norms of q and k in some, and DeepSeek's experts, chosen by sigmoids."""
 
-from octavo.models.shared import names, routed
+from octavo.models.shared import experts, names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys, nextn_keys
 from octavo.models.shared.decoder import Attention, Decoder, NormNames
+from octavo.models.shared.experts import SIGMOID
 from octavo.models.shared.reader import NEXTN
-from octavo.models.shared.routed import SIGMOID
 
 
 def config_keys(config: Config) -> Keys:
-    keys = routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
+    keys = experts.config_keys(config, SIGMOID, normalized=True) | experts.group_keys(config)
     return keys | nextn_keys(config)
 
 
 ARCH = Architecture(
     name="glm4moe",
     network=Decoder(
-        mixer=Attention(qk_norm="heads or none"), feed_forward=routed.FEED_FORWARD,
+        mixer=Attention(qk_norm="heads or none"), feed_forward=experts.FEED_FORWARD,
         norms=NormNames(feed_forward="post_attention_norm"),
     ),
-    keys=(*routed.KEYS, NEXTN),
-    sizes=routed.sizes(SIGMOID),
+    keys=(*experts.KEYS, NEXTN),
+    sizes=experts.sizes(SIGMOID),
     experts=True,
     classes={"Glm4MoeForCausalLM": config_keys},
     rotary_part=0.5,

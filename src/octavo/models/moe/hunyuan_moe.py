@@ -3,19 +3,19 @@
 from dataclasses import replace
 
 from octavo.models.dense import hunyuan_dense
-from octavo.models.shared import names, routed
+from octavo.models.shared import experts, names
 from octavo.models.shared.architecture import Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder
+from octavo.models.shared.experts import SOFTMAX, Routed
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader, brief
-from octavo.models.shared.routed import SOFTMAX, Routed
 
 LISTS = ("moe_topk", "moe_intermediate_size", "num_shared_expert", "num_experts")
 """What config.json says once, or for each layer."""
 
 
 def complete(r: MetadataReader, hp: Routed) -> Routed:
-    found = replace(hp, **routed.read(r, hp, SOFTMAX, normalized=True))
+    found = replace(hp, **experts.read(r, hp, SOFTMAX, normalized=True))
     return replace(found, n_ff_shared=found.n_ff_shared or hp.n_ff)
 
 
@@ -28,7 +28,7 @@ def config_keys(config: Config) -> Keys:
     return hunyuan_dense.config_keys(config) | {
         "expert_count": experts, "expert_used_count": one.size("moe_topk", experts),
         EXPERT_WIDTH: one.size("moe_intermediate_size", width, dense),
-        routed.N_SHARED: 1, routed.SHARED_WIDTH: dense,
+        experts.N_SHARED: 1, experts.SHARED_WIDTH: dense,
     }
 
 
@@ -45,8 +45,8 @@ def _of_all(config: Config, key: str) -> object:
 ARCH = replace(
     hunyuan_dense.ARCH,
     name="hunyuan-moe",
-    network=Decoder(mixer=hunyuan_dense.ATTENTION, feed_forward=routed.FEED_FORWARD),
-    keys=routed.KEYS,
+    network=Decoder(mixer=hunyuan_dense.ATTENTION, feed_forward=experts.FEED_FORWARD),
+    keys=experts.KEYS,
     sizes=Sizes(kind=Routed, complete=complete),
     experts=True,
     classes={"HunYuanMoEV1ForCausalLM": config_keys},

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models.shared import layers, names, routed
+from octavo.models.shared import experts, layers, names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, local_rope, rope_parameters
 from octavo.models.shared.decoder import CustomPart, Decoder, FeedForward
+from octavo.models.shared.experts import SIGMOID, Routed
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
-from octavo.models.shared.routed import SIGMOID, Routed
 from octavo.models.shared.weights import Expected, Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
@@ -45,8 +45,8 @@ def complete(r: MetadataReader, hp: Mimo2) -> Mimo2:
     kv = r.sizes(KV_HEADS, hp.n_layer + hp.n_next)
     if wrong := [n for n in kv if hp.n_head % n]:
         raise r.error(KV_HEADS, f"{wrong[0]} does not divide {hp.n_head} heads")
-    found = routed.read(r, hp, SIGMOID, normalized=True)
-    if not r.has(routed.N_DENSE):  # which llama.cpp's files don't say
+    found = experts.read(r, hp, SIGMOID, normalized=True)
+    if not r.has(experts.N_DENSE):  # which llama.cpp's files don't say
         found["n_dense"] = next((i for i in range(hp.n_layer) if f"blk.{i}.ffn_gate_inp.weight" in r.shapes), 0)
     local = replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0))
     return replace(hp, **found, rope_local=local, value_dim=value, layer_kv=kv)
@@ -86,7 +86,7 @@ def attention(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int) -> No
 
 def feed_forward_tensors(hp: Mimo2, layer: int) -> Tensors:
     if layer < hp.n_layer:
-        return routed.feed_forward_tensors(hp, layer)
+        return experts.feed_forward_tensors(hp, layer)
     return FeedForward().tensors(hp, layer) | layers.norms(hp.n_embd, "layer_output_norm")
 
 
@@ -103,7 +103,8 @@ def config_keys(config: Config) -> Keys:
     seen = config.values.get("sliding_window_size")  # of tokens before, in the authors' code
     window = config.size("sliding_window", width) if seen is None else 1 + config.size("sliding_window_size", width - 1)
     return {
-        **routed.config_keys(config, SIGMOID, normalized=True), **routed.group_keys(config), **_rope_keys(config, head),
+        **experts.config_keys(config, SIGMOID, normalized=True), **experts.group_keys(config),
+        **_rope_keys(config, head),
         "attention.key_length": head, "attention.value_length": value, WINDOW: window,
         KV_HEADS: [local if here else kv for here in windowed], PATTERN: windowed,
         VALUE_SCALE: config.real("attention_value_scale", 1.0),
@@ -141,9 +142,9 @@ ARCH = Architecture(
     name="mimo2",
     network=Decoder(
         mixer=CustomPart(attention_tensors, attention),
-        feed_forward=CustomPart(feed_forward_tensors, routed.feed_forward),
+        feed_forward=CustomPart(feed_forward_tensors, experts.feed_forward),
     ),
-    keys=(*routed.KEYS, Key("value_scale", VALUE_SCALE, default=USUAL_SCALE), LOCAL_BASE, NEXTN),
+    keys=(*experts.KEYS, Key("value_scale", VALUE_SCALE, default=USUAL_SCALE), LOCAL_BASE, NEXTN),
     windows=Windows(listed=True),
     sizes=Sizes(kind=Mimo2, complete=complete, equal_lengths=False, differs={KV_HEADS: ANY}),
     experts=True,

@@ -1,11 +1,11 @@
 """MiniMax M2: q and k normed as whole rows, rope on a part of each head, experts chosen by sigmoids and biases."""
 
-from octavo.models.shared import names, routed
+from octavo.models.shared import experts, names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys, expert_keys
 from octavo.models.shared.decoder import Attention, Decoder
+from octavo.models.shared.experts import SIGMOID
 from octavo.models.shared.reader import LIMITS, brief
-from octavo.models.shared.routed import SIGMOID
 
 
 def config_keys(config: Config) -> Keys:
@@ -16,14 +16,14 @@ def config_keys(config: Config) -> Keys:
     part = "rotary_dim"
     own = config.values.get(part) is not None
     dims = {"rope.dimension_count": config.size(part, LIMITS["attention.key_length"])} if own else {}
-    return dims | expert_keys(config, "num_local_experts", width="intermediate_size") | {routed.GATE: SIGMOID}
+    return dims | expert_keys(config, "num_local_experts", width="intermediate_size") | {experts.GATE: SIGMOID}
 
 
 ARCH = Architecture(
     name="minimax-m2",
-    network=Decoder(mixer=Attention(qk_norm="rows"), feed_forward=routed.FEED_FORWARD),
-    keys=routed.KEYS,
-    sizes=routed.sizes(SIGMOID, normalized=True),
+    network=Decoder(mixer=Attention(qk_norm="rows"), feed_forward=experts.FEED_FORWARD),
+    keys=experts.KEYS,
+    sizes=experts.sizes(SIGMOID, normalized=True),
     experts=True,
     classes={"MiniMaxM2ForCausalLM": config_keys},
     only={

@@ -4,16 +4,16 @@ import math
 from dataclasses import replace
 
 from octavo.models.moe import deepseek2
+from octavo.models.shared import experts, names
 from octavo.models.shared import latent_attention as latent
-from octavo.models.shared import names, routed
 from octavo.models.shared.config import Config, Keys, rope_parameters
+from octavo.models.shared.experts import SOFTMAX
 from octavo.models.shared.reader import LIMITS
-from octavo.models.shared.routed import SOFTMAX
 
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for a rotary part that the lengths of heads contradict."""
-    keys = deepseek2.attention_keys(config) | routed.config_keys(config, SOFTMAX, normalized=True)
+    keys = deepseek2.attention_keys(config) | experts.config_keys(config, SOFTMAX, normalized=True)
     found = rope_parameters(config)
     rotary, kept = (config.size(f"qk_{part}_head_dim", LIMITS["attention.key_length"], 64) for part in ("rope", "nope"))
     share = rotary / (rotary + kept)

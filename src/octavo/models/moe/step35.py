@@ -10,13 +10,13 @@ from typing import Any
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models.shared import layers, names, routed
+from octavo.models.shared import experts, layers, names
 from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys
 from octavo.models.shared.decoder import Attention, CustomPart, Decoder, FeedForward
+from octavo.models.shared.experts import SIGMOID, Routed
 from octavo.models.shared.reader import ANY, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
 from octavo.models.shared.rope import Rope
-from octavo.models.shared.routed import SIGMOID, Routed
 from octavo.models.shared.weights import Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
@@ -61,7 +61,7 @@ def complete(r: MetadataReader, hp: Step35) -> Step35:
     clamps, shared_clamps = (_clamps(r, field, n) for field in CLAMPS.values())
     return replace(
         hp,
-        **routed.read(r, hp, SIGMOID, normalized=True),
+        **experts.read(r, hp, SIGMOID, normalized=True),
         rope=replace(hp.rope, dims=hp.rope.dims // 2),
         rope_local=Rope(hp.rope.dims, r.real(LOCAL_BASE, hp.rope.base, 1.0), interleaved=False),
         layer_heads=heads,
@@ -101,14 +101,14 @@ def attention(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> N
 
 def feed_forward_tensors(hp: Step35, layer: int) -> Tensors:
     dense = FeedForward().tensors(hp, layer) if layer >= hp.n_layer else {}  # those that guess tokens have either
-    return dense | routed.feed_forward_tensors(hp, layer)
+    return dense | experts.feed_forward_tensors(hp, layer)
 
 
 def feed_forward(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> Node:
     shared = _gated(g, hp.shared_clamps[layer])
     if layer < hp.n_dense:
         return layers.ffn(g, b, h, gated=shared)
-    y = layers.through_experts(g, b, h, *routed.chosen(g, hp, b, h), _gated(g, hp.clamps[layer]))
+    y = layers.through_experts(g, b, h, *experts.chosen(g, hp, b, h), _gated(g, hp.clamps[layer]))
     return g.add(y, layers.ffn(g, b, h, "_shexp", gated=shared)) if hp.n_ff_shared else y
 
 
@@ -173,8 +173,8 @@ def config_keys(config: Config) -> Keys:
     if (own := config.values.get("per_layer_config")) is not None and own != local_layers:
         raise config.error("per_layer_config", f"is {brief(own)}", f"{local_heads} heads in the layers with a window")
     keys: Keys = {
-        **routed.config_keys(config, SIGMOID, normalized=True), **guessing, **_rope_keys(config),
-        routed.SHARED_WIDTH: config.size("share_expert_dim", LIMITS[routed.SHARED_WIDTH], 1280),
+        **experts.config_keys(config, SIGMOID, normalized=True), **guessing, **_rope_keys(config),
+        experts.SHARED_WIDTH: config.size("share_expert_dim", LIMITS[experts.SHARED_WIDTH], 1280),
         WINDOW: config.size("sliding_window", LIMITS[WINDOW]),
         HEADS: [local_heads if here else heads for here in windowed], PATTERN: windowed,
         KV_HEADS: [local_kv if here else kv for here in windowed], "attention.key_length": head,
@@ -205,7 +205,7 @@ ARCH = Architecture(
     network=Decoder(
         mixer=CustomPart(attention_tensors, attention), feed_forward=CustomPart(feed_forward_tensors, feed_forward)
     ),
-    keys=(*routed.KEYS, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()),
+    keys=(*experts.KEYS, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()),
     windows=Windows(listed=True),
     sizes=Sizes(kind=Step35, complete=complete, differs={HEADS: ANY, KV_HEADS: ANY, FF_WIDTH: ANY}),
     experts=True,

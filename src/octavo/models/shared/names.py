@@ -62,7 +62,7 @@ ROUTED = moe("mlp", "gate_proj", "up_proj", "down_proj") | {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }
-"""Names of the parts of experts as DeepSeek has them, see `models.routed`."""
+"""Names of the parts of experts as DeepSeek has them, see `models.shared.experts`."""
 NEXTN = {
     "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm", "embed_tokens": "nextn.embed_tokens",
     "shared_head.head": "nextn.shared_head_head", "shared_head.norm": "nextn.shared_head_norm",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
 from octavo.io.gguf import GGUFFile
-from octavo.io.missing import require_there
-from octavo.io.named import resolve
+from octavo.io.missing_model import require_there
+from octavo.io.model_path import resolve
 from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_bytes
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.size_budget import solve_knapsack

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from octavo.io.gguf import GGUFFile
-from octavo.io.missing import require_there
-from octavo.io.named import resolve
+from octavo.io.missing_model import require_there
+from octavo.io.model_path import resolve
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
 from octavo.quantizers.job.job_plan import FileMethod, Progress, StrPath, plan, require_ready

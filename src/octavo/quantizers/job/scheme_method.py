@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import Coded
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.job.method_run import MethodRun

@@ -28,7 +28,7 @@ from octavo.huggingface.tokenizer.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import find_writer
 from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
 from octavo.io.gguf import GGUFFile
-from octavo.io.named import resolve
+from octavo.io.model_path import resolve
 from octavo.io.safetensors import Checkpoint, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.models import ModelSpec, read_model

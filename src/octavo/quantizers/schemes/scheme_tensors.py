@@ -14,7 +14,7 @@ from octavo.errors import QuantFormatError, UsageError, about_tensor, shown
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface import CheckpointFile
-from octavo.huggingface.coded import Coded, factor_of, joined, largest, nearest, row_parts, values_of
+from octavo.huggingface.scheme_weight import Coded, factor_of, joined, largest, nearest, row_parts, values_of
 from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.huggingface.tensors.tensor_names import (
     as_checkpoint,

@@ -92,8 +92,8 @@ class Engine:
         """Raise ModelError for a model without logits, UsageError for a size or a cache that it can't have."""
         model, config = self.model, self.config
         if model.architecture.encoder and not config.embeds:
-            problem = f"{model.architecture.name} is an embedding model, which gives no logits"
-            raise ModelError(problem, file=model.file.path, allowed="octavo embed, or embed of a loaded model")
+            problem = f"{model.architecture.name} is an embedding model, which gives no logits; use octavo embed"
+            raise ModelError(problem, file=model.file.path)
         sizes = {name: getattr(config, name) for name in ("n_batch", "max_sequences", "n_outputs")}
         for name, value in {"n_ctx": self.n_ctx, **sizes}.items():
             integer(name, value, 1)

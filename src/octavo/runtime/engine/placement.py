@@ -106,7 +106,7 @@ class Placement:
         wanted = checked(gpu_layers)
         self.layers = n_layer if isinstance(wanted, str) else min(wanted, n_layer)
         if self.layers < n_layer and len(backends) < 2:
-            problem = f"gpu_layers is {wanted}, but there is no backend for the other layers (allowed: all)"
+            problem = f"gpu_layers is {wanted}, but there is no backend for the other layers: use all"
             raise UsageError(problem, argument="gpu_layers")
         if isinstance(backends[0], BoundedBackend) and self.layers:
             self._fit(backends[0], wanted)

@@ -27,7 +27,7 @@ def read_schema(given: str | Mapping[str, Any] | bool) -> dict[str, Any]:
     try:
         text = given if isinstance(given, str) else json.dumps(given, allow_nan=False)
         if len(text) > MOST_CHARACTERS:
-            raise GrammarError(f"the JSON schema has {len(text)} characters (allowed: {MOST_CHARACTERS})")
+            raise GrammarError(f"the JSON schema has {len(text)} characters (allowed: up to {MOST_CHARACTERS})")
         schema = json.loads(text, parse_constant=_no_number, parse_int=whole_number)
     except (ValueError, TypeError, RecursionError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
@@ -97,10 +97,10 @@ def _no_number(name: str) -> None:
 
 def _require_small(value: Any, depth: int) -> None:
     if depth > MOST_DEPTH:
-        raise GrammarError(f"the JSON schema is nested too deep (allowed: {MOST_DEPTH} levels)")
+        raise GrammarError(f"the JSON schema is nested more than {MOST_DEPTH} levels deep")
     if isinstance(value, dict):
         if len(value) > MOST_PROPERTIES:
-            raise GrammarError(f"an object of the JSON schema has {len(value)} entries (allowed: {MOST_PROPERTIES})")
+            raise GrammarError(f"the JSON schema has an object of {len(value)} keys (allowed: {MOST_PROPERTIES})")
         for one in value.values():
             _require_small(one, depth + 1)
     elif isinstance(value, list):

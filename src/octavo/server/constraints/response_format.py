@@ -99,8 +99,8 @@ def _of_outputs(given: StructuredOutputs) -> Grammar:
     )
     found = [(value, make) for value, make in makers if value is not None]
     if len(found) != 1:
-        raise GrammarError(f"structured_outputs has {len(found)} of json, regex, choice, grammar and json_object "
-                           "(allowed: one)")
+        raise GrammarError(f"structured_outputs has {len(found)} of json, regex, choice, grammar and json_object, "
+                           "but needs exactly one")
     ((value, make),) = found
     return make(value)
 

@@ -21,7 +21,7 @@ class ChannelError(OctavoError):
 def frame(payload: bytes) -> bytes:
     """A payload with its length."""
     if len(payload) > MOST:
-        raise ChannelError(f"a message of {len(payload)} bytes (allowed: {MOST})")
+        raise ChannelError(f"a message of {len(payload)} bytes (allowed: up to {MOST})")
     return LENGTH.pack(len(payload)) + payload
 
 
@@ -29,7 +29,7 @@ def length_of(header: bytes) -> int:
     """The bytes that come after a header. Raises ChannelError for more than there may be."""
     n = int(LENGTH.unpack(header)[0])
     if n > MOST:
-        raise ChannelError(f"a message of {n} bytes (allowed: {MOST})")
+        raise ChannelError(f"a message of {n} bytes (allowed: up to {MOST})")
     return n
 
 

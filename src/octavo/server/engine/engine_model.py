@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.huggingface import open_model_file
-from octavo.io.named import resolve
+from octavo.io.model_path import resolve
 from octavo.io.system_memory import room
 from octavo.models import ModelSpec, read_model
 from octavo.progress import on_terminal

@@ -150,7 +150,7 @@ class Service:
     def require_model(self, name: str | None) -> str:
         """The name of the model that answers. Raises ApiError for another one where that is not to be."""
         if self.options.strict_model and name is not None and not self.is_called(name):
-            raise ApiError(404, f"unknown model {name!r} (allowed: {self.options.name})", param="model",
+            raise ApiError(404, f"unknown model {name!r}: this server has {self.options.name}", param="model",
                            code="model_not_found")
         return self.options.name
 

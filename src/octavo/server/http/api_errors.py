@@ -23,9 +23,24 @@ TYPES = {
     503: "unavailable_error",
 }
 """What OpenAI's errors call each status."""
-OBJECT = re.compile(r"a valid dictionary(?: or instance of \w+)?")
 FIELD = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")
-"""What pydantic calls an object of JSON."""
+"""The field that a check of several names."""
+NEED = "must be "
+NEEDED = {
+    "string_type": "a string", "bool_type": "true or false", "list_type": "a list", "none_required": "null",
+    "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number",
+    "finite_number": "a finite number", "dict_type": "an object", "model_type": "an object",
+    "literal_error": "{expected}", "greater_than_equal": "{ge} or more", "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}", "less_than": "less than {lt}",
+}
+WORDS = {kind: NEED + words for kind, words in NEEDED.items()} | {
+    "missing": "is missing", "too_long": "has too many values (at most {max_length})",
+    "too_short": "has too few values (at least {min_length})", "string_too_short": "must not be empty",
+    "string_too_long": "is too long (at most {max_length} characters)",
+    "union_tag_invalid": "is of type {tag!r} (allowed: {expected_tags})",
+    "union_tag_not_found": "has no {discriminator}",
+}
+"""What is wrong with a field, by pydantic's name for it."""
 FAULTS = frozenset({"NonFiniteError", "BackendError", "DeviceMemoryError", "HostMemoryError", "QuarantineError"})
 """Errors that are not the request's."""
 OURS = FAULTS | {name for name, one in vars(kinds).items() if isinstance(one, type) and issubclass(one, OctavoError)}
@@ -143,8 +158,11 @@ def of_kind(kind: str, message: str, param: str | None = None, *, ours: bool = T
 
 def _invalid(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a body, by the name of its field."""
-    found = _telling(error.errors(include_url=False, include_input=False, include_context=False))
-    place, words = ".".join(map(str, _place(found[0]))), _joined([_words(one) for one in found])
+    found = _telling(error.errors(include_url=False, include_input=False))
+    place = ".".join(map(str, _place(found[0])))
+    if found[0]["type"] in WORDS:
+        return bad(f"{place or 'the body'} {_joined([_words(one) for one in found])}", place.partition(".")[0] or None)
+    words = found[0]["msg"].removeprefix("Value error, ")
     if not place:  # checks of several fields say which one is wrong
         named = FIELD.match(words)
         return bad(words, named[1].partition(".")[0] if named else None)
@@ -181,15 +199,14 @@ def _place(error: ErrorDetails) -> list[int | str]:
 
 
 def _words(error: ErrorDetails) -> str:
-    return OBJECT.sub("an object", error["msg"].removeprefix("Value error, "))
+    return WORDS.get(error["type"], error["msg"]).format(**error.get("ctx", {}))
 
 
 def _joined(messages: Sequence[str]) -> str:
     """What is wrong, where several types are right."""
-    begin = "Input should be "
-    if not all(message.startswith(begin) for message in messages):
+    if not all(message.startswith(NEED) for message in messages):
         return messages[0]
-    return begin + " or ".join(dict.fromkeys(message.removeprefix(begin) for message in messages))
+    return NEED + " or ".join(dict.fromkeys(message.removeprefix(NEED) for message in messages))
 
 
 def _is_branch(part: int | str) -> bool:

@@ -90,7 +90,7 @@ async def read(request: Request, limits: Limits) -> bytearray:
     """A body. Raises ApiError for one that is too large, too slow or of another type than JSON."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and (kind != OF_CURL or "origin" in request.headers):
-        raise ApiError(415, f"the content type is {kind!r} (allowed: application/json)", headers=CLOSE)
+        raise ApiError(415, f"the content type is {kind!r}, not application/json", headers=CLOSE)
     length = request.headers.get("content-length", "0")
     if int(length) > limits.body if length.isdigit() else True:
         raise _too_large(limits)

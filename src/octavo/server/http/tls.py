@@ -28,12 +28,12 @@ def certificate(cert: str | None, key: str | None) -> Certificate | None:
         )
         raise UsageError(f"{given} needs {missing}")
     if "-----BEGIN CERTIFICATE-----" not in read_text(cert, MOST_BYTES):
-        raise FileError("no certificate", file=cert, allowed="PEM, with BEGIN CERTIFICATE")
+        raise FileError("no certificate in PEM, with BEGIN CERTIFICATE", file=cert)
     text = read_text(key, MOST_BYTES)
     if "PRIVATE KEY-----" not in text:
-        raise FileError("no private key", file=key, allowed="PEM, with BEGIN PRIVATE KEY")
+        raise FileError("no private key in PEM, with BEGIN PRIVATE KEY", file=key)
     if "ENCRYPTED" in text:
-        raise FileError("a private key with a password", file=key, allowed="one without")
+        raise FileError("the private key has a password; use one without", file=key)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, lambda: b"")
     except ssl.SSLError as error:

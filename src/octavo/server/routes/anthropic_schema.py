@@ -185,7 +185,7 @@ def _tools(given: Sequence[ToolParam] | None) -> list[dict[str, Any]] | None:
         return None
     for tool in given:
         if tool.type not in (None, "custom"):
-            raise ValueError(f"a tool of type {tool.type!r} (allowed: custom)")
+            raise ValueError(f"tools of type {tool.type!r} are not supported, only custom ones")
     return [
         {"type": "function", "function": {
             "name": tool.name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}}

@@ -121,7 +121,7 @@ def _grammar_of(
                 calls = replace(tools, choice="required").grammar(service.tokenizer)
                 grammar = or_json(calls, grammar, tools.form)
             else:
-                raise bad(f"{param} and tools are both given (allowed: a JSON schema, with tool_choice auto)", param)
+                raise bad(f"{param} can't be used with tools, unless it is a JSON schema with tool_choice auto", param)
         except GrammarError as error:
             raise bad(str(error), "tools") from None
     if grammar is not None:

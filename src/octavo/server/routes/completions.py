@@ -65,7 +65,7 @@ def _request_without_grammar(service: Service, body: CompletionRequest, key: str
     service.require_generation()
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
-        raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
+        raise bad(f"best_of is {body.best_of}, but must be equal to n, which is {n}", "best_of")
     usual = USUAL_TOKENS if service.options.max_tokens is None else None
     most = most_tokens(service, body.max_tokens, body.max_completion_tokens, body.n_predict, usual)
     return GenerationRequest(

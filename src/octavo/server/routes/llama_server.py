@@ -61,7 +61,7 @@ def _prompts(service: Service, given: object, *, reply: bool) -> list[list[int]]
     """The tokens of prompts, each a text, tokens, or both mixed. Raises ApiError for those that can't be computed."""
     parts: list[Any] = given if isinstance(given, list) and not _is_one(given) else [given]
     if len(parts) > MOST_PROMPTS:
-        raise bad(f"there are {len(parts)} prompts (allowed: {MOST_PROMPTS})", "prompt")
+        raise bad(f"there are {len(parts)} prompts (allowed: up to {MOST_PROMPTS})", "prompt")
     prompts = [_mixed(service, part if isinstance(part, list) else [part]) for part in parts]
     for prompt in prompts:
         service.require_fitting(prompt, "prompt", reply=reply)

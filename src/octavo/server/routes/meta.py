@@ -33,7 +33,7 @@ async def model(request: Request) -> Response:
     """A model by its name."""
     service, name = service_of(request), request.path_params["name"]
     if not service.is_called(name):
-        message = f"unknown model {name!r} (allowed: {service.options.name})"
+        message = f"unknown model {name!r}: this server has {service.options.name}"
         raise ApiError(404, message, param="model", code="model_not_found")
     return json_response(_model(request))
 

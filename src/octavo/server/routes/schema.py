@@ -38,7 +38,7 @@ def few(most: int) -> BeforeValidator:
 
     def counted(value: Any) -> Any:
         if isinstance(value, dict) and len(value) > most:
-            raise ValueError(f"{len(value)} keys are too many (allowed: {most})")
+            raise ValueError(f"{len(value)} keys are too many (allowed: up to {most})")
         return value
 
     return BeforeValidator(counted)
@@ -102,7 +102,7 @@ class Sampling(Body):
     @classmethod
     def _stops_have_text(cls, value: Any) -> Any:
         if value == "" or (isinstance(value, list) and "" in value):
-            raise ValueError("an empty string can't end a reply (allowed: texts of 1 to 1024 characters)")
+            raise ValueError("an empty string can't end a reply")
         return value
 
 
@@ -224,7 +224,7 @@ class CustomFormat(Body):
     @model_validator(mode="after")
     def _can_be_held(self) -> CustomFormat:
         if self.type == "grammar" and (self.grammar is None or self.grammar.syntax != "regex"):
-            raise ValueError("Lark grammars can't be used within JSON strings of calls (allowed: regex)")
+            raise ValueError("Lark grammars can't be used within JSON strings of calls: use a regex")
         return self
 
 
@@ -380,7 +380,7 @@ class ChatRequest(Constrained):
         if self.continue_final_message and self.add_generation_prompt:
             raise ValueError("continue_final_message and add_generation_prompt can't both be true")
         if self.continue_final_message and (role := self.messages[-1].role) != "assistant":
-            raise ValueError(f"continue_final_message: the last message has role {role} (allowed: assistant)")
+            raise ValueError(f"continue_final_message: the last message has role {role}, not assistant")
         return self
 
     @model_validator(mode="after")

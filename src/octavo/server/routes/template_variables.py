@@ -32,7 +32,7 @@ def require_variables(given: Mapping[str, Any], argument: str) -> None:
         return UsageError(f"{argument} {problem}", argument=argument)
 
     if len(given) > MOST_NAMES:
-        raise wrong(f"has {len(given)} names (allowed: {MOST_NAMES})")
+        raise wrong(f"has {len(given)} names (allowed: up to {MOST_NAMES})")
     for name in SET_HERE:
         if name in given:
             raise wrong(f"has {name!r}, which the server sets itself")
@@ -77,7 +77,7 @@ def usual_variables(given: Mapping[str, Any], reasoning: str, templates: Sequenc
         return {THINK: True, **given}
     names = [name for name in CHOICES if any(name in one.variables for one in templates)]
     if not names:
-        problem = f"reasoning is {reasoning!r}, which the chat template has no variable for (allowed: auto)"
+        problem = f"reasoning is {reasoning!r}, but the chat template has no variable for it: only auto works"
         raise UsageError(problem, argument="reasoning")
     if both := [name for name in names if name in given]:
         problem = f"reasoning {reasoning!r} and {both[0]!r} of chat_template_kwargs can't be used together"

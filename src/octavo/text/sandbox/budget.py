@@ -116,7 +116,7 @@ class Budget:
         """To be called with the size of a value. Raises TemplateError if it is too large."""
         self.tick(1 + size // _STEP)
         if size > self._value_cap:
-            raise TemplateError(f"the chat template creates too large a value (allowed: {self._value_cap} characters)")
+            raise TemplateError(f"the chat template creates a value of more than {self._value_cap} characters")
 
 
 current: ContextVar[Budget] = ContextVar("octavo_template_budget")

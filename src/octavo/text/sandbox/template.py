@@ -23,7 +23,7 @@ class SandboxedTemplate:
     def __init__(self, source: str) -> None:
         """Raises TemplateError, with the line, for a template that is invalid, too long or nested too deep."""
         if len(source) > MAX_SOURCE:
-            problem = f"the chat template has {len(source)} characters (allowed: {MAX_SOURCE})"
+            problem = f"the chat template has {len(source)} characters (allowed: up to {MAX_SOURCE})"
             raise TemplateError(problem)
         try:
             self._template = _environment().from_string(source)

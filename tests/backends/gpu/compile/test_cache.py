@@ -32,7 +32,7 @@ def happened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     folder = tmp_path_factory.mktemp("compiled")
     env = {**os.environ, "OCTAVO_CACHE": str(folder / "octavo"), "TRITON_CACHE_DIR": str(folder / "triton")}
     env.pop("TRITON_INTERPRET", None)
-    program = [sys.executable, "-m", "tests.backends.gpu.compile.compiling"]
+    program = [sys.executable, "-m", "tests.backends.gpu.compile.compile_program"]
     root = Path(__file__).parents[4]
     run = subprocess.run(program, env=env, cwd=root, check=True, stdout=subprocess.PIPE)
     rows: dict[str, dict[str, Any]] = json.loads(run.stdout)

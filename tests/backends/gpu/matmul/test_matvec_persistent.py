@@ -28,8 +28,8 @@ from tests.sampling import slow
 
 @pytest.mark.parametrize(
     "name",
-    ["Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_XS", "IQ2_XS",
-     *map(slow, ("Q3_K", "Q5_0", "IQ4_NL", "IQ3_S", "IQ3_XXS", "IQ1_S"))],
+    ["Q4_K", "Q8_0", "IQ2_XS",
+     *map(slow, ("Q4_0", "Q5_K", "Q6_K", "IQ4_XS", "Q3_K", "Q5_0", "IQ4_NL", "IQ3_S", "IQ3_XXS", "IQ1_S"))],
 )
 @pytest.mark.parametrize(
     ("n", "k", "shape"),

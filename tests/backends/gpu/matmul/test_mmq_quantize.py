@@ -14,7 +14,7 @@ from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import TokenCodes, token_bytes
 from octavo.backends.gpu.matmul.mmq.quantize import MmqLayout, mmq_reference, quantize_mmq_q8_1
-from octavo.backends.gpu.matmul.w8a8.row_scaled import quantize_tokens
+from octavo.backends.gpu.matmul.w8a8.row_scales import quantize_tokens
 from octavo.errors import UsageError
 from octavo.formats.activation import activation
 from tests.sampling import slow

@@ -58,8 +58,6 @@ from octavo.jit.simd import (
 
 QUERY_HEADER = 16
 """Bytes before the numbers of a query."""
-MAX_DIM = 512
-"""Values of a head whose sums fit 32 bits."""
 
 
 @exact

@@ -10,7 +10,7 @@ import numpy as np
 from octavo.backends.cpu.launch.calls import Weight, product_kernel, stride, tiles_of, weight_arguments
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.tasks import TERM
-from octavo.backends.cpu.matmul.w8a8.row_scaled import TiledRowWeight, row_product
+from octavo.backends.cpu.matmul.w8a8.row_scales import TiledRowWeight, row_product
 from octavo.backends.cpu.weights.pack import TiledWeight
 from octavo.formats.spec import AnyArray
 from octavo.jit.program import KernelCall, address

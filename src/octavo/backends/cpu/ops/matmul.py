@@ -13,7 +13,7 @@ from octavo.backends.cpu.matmul import float_kernel as float_mul_mat
 from octavo.backends.cpu.matmul import rows_kernel as rows
 from octavo.backends.cpu.matmul.experts.launch import product_of_experts
 from octavo.backends.cpu.matmul.launch import product
-from octavo.backends.cpu.matmul.w8a8.row_scaled import sums_in_memory
+from octavo.backends.cpu.matmul.w8a8.row_scales import sums_in_memory
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import routing_kernel as routing
 from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight

@@ -14,6 +14,7 @@ otherwise LLVM makes vectors of what it can.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from octavo.backends.cpu.pointwise import math as lanes
@@ -47,20 +48,25 @@ def of(version: str) -> Pointwise:
 
 
 class _Sixteen:
-    """What stands for 16 values when an expression is tried: it has what these have."""
+    """What stands for 16 values when an expression is tried: it has their operators."""
 
     def _same(self, *others: Any) -> _Sixteen:
         return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _same
-    silu = gelu = gelu_erf = _same
+
+
+_FUNCTIONS = SimpleNamespace(**{
+    name: lambda x: x for name, found in vars(lanes).items() if getattr(found, "__module__", "") == lanes.__name__
+})
+"""Those of 16 lanes: what `math.py` itself defines."""
 
 
 def has_lanes(op: Pointwise) -> bool:
     """Whether there is a form of 16 lanes of all that an expression consists of."""
     values = [_Sixteen()] * len(op.inputs)
     try:
-        op.rebuilt(_Sixteen)(*values, *op.numbers.values())
+        op.rebuilt(_FUNCTIONS)(*values, *op.numbers.values())
     except (AttributeError, TypeError):
         return False
     return not op.integers

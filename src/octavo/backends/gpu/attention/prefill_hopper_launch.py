@@ -228,11 +228,11 @@ def require(attention: Attention, target: GpuTarget, deterministic: bool) -> Non
         raise BackendError(f"device gpu: {problem}")
     if deterministic:
         problem = (
-            f"attention is {attention} and deterministic, which rounds by what else is in a block (allowed: exact)"
+            f"attention is {attention} and deterministic, which rounds by what else is in a block; use exact"
         )
         raise UsageError(problem, argument="attention")
     if not gluon.usable("prefill_8bit"):
-        raise BackendError(f"device gpu: no kernel for attention {attention} with this Triton (allowed: exact)")
+        raise BackendError(f"device gpu: no kernel for attention {attention} with this Triton; use exact")
 
 
 def serves(node: Node) -> bool:

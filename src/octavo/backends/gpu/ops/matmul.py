@@ -14,13 +14,13 @@ from octavo.backends.gpu.launch.sizes import block_of
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.experts import launch as experts
 from octavo.backends.gpu.matmul.launch import product, product_by_id, product_pair, rows_of
-from octavo.backends.gpu.matmul.w8a8.row_scaled import row_product
+from octavo.backends.gpu.matmul.w8a8.row_scales import row_product
 from octavo.backends.gpu.ops.quantize import quantize_call
 from octavo.backends.gpu.ops.registry import binds
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
-from octavo.backends.gpu.weights.row_scaled import RowWeight
+from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 

@@ -12,7 +12,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, TokenCodes
 from octavo.backends.gpu.launch.sizes import block_of, warps_of
 from octavo.backends.gpu.matmul import activations
-from octavo.backends.gpu.matmul.w8a8.row_scaled import quantize_tokens
+from octavo.backends.gpu.matmul.w8a8.row_scales import quantize_tokens
 from octavo.backends.gpu.ops.registry import binds
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.graph.node import Node

@@ -17,7 +17,7 @@ from octavo.formats import Planes
 from octavo.formats.group import row_named
 from octavo.formats.scalars import e4m3_to_f32
 from octavo.formats.spec import F32, U8, BlockFormat
-from octavo.huggingface.coded import Coded, factor_of, largest
+from octavo.huggingface.scheme_weight import Coded, factor_of, largest
 from octavo.huggingface.schemes import CheckpointScheme
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ def matmul_stored(x: torch.Tensor, tensor: QTensor) -> torch.Tensor:
     Quantized weights take x as `matmul` does; floats are multiplied in float32. Raises UsageError where x does not fit.
     """
     if len(tensor.shape) != 2:
-        raise UsageError(f"weight is {tensor!r} (allowed: two dimensions)")
+        raise UsageError(f"weight is {tensor!r}, not a matrix")
     n, k = tensor.shape
     if x.ndim != 2 or x.shape[1] != k or not x.is_floating_point():
         raise UsageError(f"x is {x.dtype} {list(x.shape)} (allowed: floats [tokens, {k}])")
@@ -95,7 +95,7 @@ def dequantize_stored(tensor: QTensor) -> torch.Tensor:
 
 def _require_same_device(x: torch.Tensor, weight: torch.Tensor) -> None:
     if x.device != weight.device:
-        raise UsageError(f"x is on {x.device}, the weight on {weight.device} (allowed: the same)")
+        raise UsageError(f"x is on {x.device}, but the weight is on {weight.device}")
 
 
 def _few(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:

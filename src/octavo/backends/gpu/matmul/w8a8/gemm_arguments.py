@@ -200,7 +200,7 @@ def epilogue(size: ProblemSize, where: Any, after: After) -> Epilogue:
     else:
         like("out", y, shape, OUT_TYPES[out_dtype], where)
         if size.n > 1 and y.stride(1) != 1:
-            raise UsageError(f"out has strides {list(y.stride())} (allowed: neighbours in a row side by side)")
+            raise UsageError(f"out has strides {list(y.stride())}, but its rows must be contiguous")
     if bias is not None:
         bias = like("bias", bias, (size.n,), None, where).contiguous()
     if residual is not None:

@@ -1,6 +1,6 @@
 """Has kernels compiled and taken from disk without a GPU; run as a program, it prints what happened as JSON.
 
-    OCTAVO_CACHE=... TRITON_CACHE_DIR=... python -m tests.backends.gpu.compile.compiling
+    OCTAVO_CACHE=... TRITON_CACHE_DIR=... python -m tests.backends.gpu.compile.compile_program
 
 It is a program because Triton's kernels are either compiled or interpreted by a process, never both.
 """

@@ -21,7 +21,7 @@ from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.models.shared.routed import N_DENSE
+from octavo.models.shared.experts import N_DENSE
 from tests.convert.folders import edit, save
 from tests.models.table import TOKENIZER, TOKENS, Models, error, logits, made_in, saved
 from tests.models.test_classic import rewritten

@@ -16,7 +16,7 @@ from octavo.server.engine.engine_protocol import Add, Cancel, EngineOutput, Pref
 from octavo.server.engine.fake import FakeClient
 from octavo.server.serve_options import Limits
 from tests.limits import HANG_S
-from tests.server.running import Server, running
+from tests.server.live_server import Server, running
 
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
 CHAT = "/v1/chat/completions"

@@ -23,7 +23,7 @@ from octavo.huggingface.layouts.module_tensors import stored_tensors
 from octavo.io.safetensors import Checkpoint
 from octavo.models.shared.config import Config
 from tests.convert.folders import write
-from tests.huggingface.publishing import values_of
+from tests.huggingface.published_models import values_of
 from tests.huggingface.writers.codes import E2M1
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "published").glob("*.safetensors"))

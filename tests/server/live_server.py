@@ -10,15 +10,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
+
+import uvicorn.server
 
 from octavo.runtime import Model
 from octavo.server.engine.client import EngineClient
-from octavo.server.engine.in_process import ThreadClient
 from octavo.server.generation.service import Service
 from octavo.server.serve import bind, serve
 from octavo.server.serve_options import Limits, ServerOptions
 from tests.limits import HANG_S
+from tests.server.thread_client import ThreadClient
+
+TICK_S = 0.005
+
+
+async def _tick(delay: float) -> None:
+    await asyncio.sleep(min(delay, TICK_S))
+
+
+# uvicorn looks ten times a second whether it is to end, and pauses for a tenth of one before it does.
+uvicorn.server.asyncio = SimpleNamespace(**{**vars(asyncio), "sleep": _tick})  # type: ignore[attr-defined]
 
 
 @dataclass

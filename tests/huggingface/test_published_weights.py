@@ -14,9 +14,9 @@ from octavo.backends.cpu import CpuBackend
 from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from tests.convert.folders import byte_level, write
-from tests.huggingface.published import COMPUTED, PUBLISHED
-from tests.huggingface.publishing import agrees, publish, read_module, same_logits, values_of
-from tests.huggingface.writers.compressed import mxfp4
+from tests.huggingface.published_layouts import COMPUTED, PUBLISHED
+from tests.huggingface.published_models import agrees, publish, read_module, same_logits, values_of
+from tests.huggingface.writers.compressed_tensors import mxfp4
 from tests.models.checkpoints import make
 from tests.models.tiny_checkpoints import TABLE
 from tests.sampling import slow

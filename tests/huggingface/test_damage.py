@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from octavo.errors import OctavoError
-from tests.huggingface.published import PUBLISHED, Published, gptq_config
-from tests.huggingface.publishing import read_module
+from tests.huggingface.published_layouts import PUBLISHED, Published, gptq_config
+from tests.huggingface.published_models import read_module
 from tests.huggingface.writers.gptq import gptq
 
 GROUP = ("config_groups", "group_0")

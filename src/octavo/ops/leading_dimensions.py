@@ -13,7 +13,7 @@ class Leading:
 
     def __init__(self, name: str, x: Any) -> None:
         if x.ndim == 0:
-            raise UsageError(f"{name} has no dimensions (allowed: [..., K])")
+            raise UsageError(f"{name} has no dimensions, but must be [..., K]")
         self.shape = tuple(x.shape[:-1])
         self.rows = prod(self.shape)
 

@@ -12,8 +12,8 @@ from octavo.errors import UsageError
 from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from tests.huggingface.published import PUBLISHED
-from tests.huggingface.publishing import publish
+from tests.huggingface.published_layouts import PUBLISHED
+from tests.huggingface.published_models import publish
 from tests.sampling import slow
 
 EXACT = {

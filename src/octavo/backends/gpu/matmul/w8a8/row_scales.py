@@ -13,7 +13,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import TokenCodes
 from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel
 from octavo.backends.gpu.matmul.w8a8 import gemm
-from octavo.backends.gpu.weights.row_scaled import RowWeight
+from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 

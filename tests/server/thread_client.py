@@ -1,4 +1,4 @@
-"""ThreadClient: an engine in a thread of this process, for tests and for those who have a model loaded already."""
+"""ThreadClient: an engine in a thread of this process, of a model that is loaded already."""
 
 from __future__ import annotations
 

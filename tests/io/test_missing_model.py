@@ -8,7 +8,7 @@ import pytest
 
 from octavo.errors import FileError
 from octavo.huggingface import open_model_file
-from octavo.io.missing import advice
+from octavo.io.missing_model import advice
 from octavo.quantizers.job.quantize import quantize_file
 
 

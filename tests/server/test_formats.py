@@ -16,8 +16,8 @@ from octavo.server import serve
 from tests.limits import HANG_S
 from tests.server.calls import ENDLESS, TOOLS, client
 from tests.server.constraints.test_numbers import text_and_tokens
+from tests.server.live_server import Server
 from tests.server.routes.test_chat import ASK, FREE
-from tests.server.running import Server
 
 __all__ = ["client"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from tests.huggingface.writers.awq import awq_gemm, awq_gemv
 from tests.huggingface.writers.bitnet import bitnet
 from tests.huggingface.writers.codes import Tensors
-from tests.huggingface.writers.compressed import fp8, int8, mxfp4, mxfp8, mxint4, nvfp4, packed
+from tests.huggingface.writers.compressed_tensors import fp8, int8, mxfp4, mxfp8, mxint4, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq, gptq_p, qqq
 from tests.huggingface.writers.mlx import mlx, mlx_mxfp4, mlx_mxfp8, mlx_nvfp4
 

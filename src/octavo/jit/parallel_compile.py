@@ -53,7 +53,8 @@ def _share(missing: Sequence[Kernel], others: int) -> None:
         os.write(put, b"".join(i.to_bytes(2, "little") for i in range(len(missing))))
         os.close(put)
         for _ in range(others):
-            command = [sys.executable, "-c", "from octavo.jit.together import help; help()", f"{numbers}", f"{answer}"]
+            program = "from octavo.jit.parallel_compile import help; help()"
+            command = [sys.executable, "-c", program, f"{numbers}", f"{answer}"]
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             process = subprocess.Popen(
                 command, pass_fds=(numbers, answer), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment

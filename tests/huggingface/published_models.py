@@ -21,7 +21,7 @@ from octavo.models.shared.config import Config
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert.folders import write
 from tests.huggingface.modules import save
-from tests.huggingface.published import PUBLISHED, Published
+from tests.huggingface.published_layouts import PUBLISHED, Published
 from tests.models.checkpoints import Case
 
 TOKENS = [5, 3, 60, 7, 21, 99]

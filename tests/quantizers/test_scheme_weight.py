@@ -10,8 +10,8 @@ import pytest
 
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import dequantize, unpack
-from octavo.huggingface import CheckpointFile, coded, open_model_file
-from octavo.huggingface.coded import nearest, planes_of, values_of
+from octavo.huggingface import CheckpointFile, open_model_file, scheme_weight
+from octavo.huggingface.scheme_weight import nearest, planes_of, values_of
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.huggingface.writers import WRITERS
 from octavo.io.safetensors import Checkpoint
@@ -127,8 +127,8 @@ def test_rows_are_rounded_some_at_a_time(name: str, monkeypatch: pytest.MonkeyPa
     weight = np.random.default_rng(0).standard_normal((300, 256)).astype(np.float32)
     whole = nearest(scheme, weight)
     values = values_of(scheme, whole)
-    monkeypatch.setattr(coded, "SLAB", 1)
-    assert len(coded.row_parts(300, 256)) == 3
+    monkeypatch.setattr(scheme_weight, "SLAB", 1)
+    assert len(scheme_weight.row_parts(300, 256)) == 3
     parts = nearest(scheme, weight)
     for field in ("q", "scales", "zeros", "factor"):
         np.testing.assert_array_equal(getattr(parts, field), getattr(whole, field))
