@@ -20,13 +20,13 @@ def complete(r: MetadataReader, hp: Routed) -> Routed:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for dense layers behind those of experts."""
-    n, experts = config.n_layer, config.size("moe_num_experts", 1 << 16)
+    n, count = config.n_layer, config.size("moe_num_experts", 1 << 16)
     if (last := config.values.get("moe_layer_end_index", -1)) not in (-1, n - 1):
         raise config.error("moe_layer_end_index", f"is {brief(last)}", f"{n - 1}, the last layer")
     width, shared = config.size("moe_intermediate_size", LIMITS[EXPERT_WIDTH]), "moe_num_shared_experts"
     return {
-        "expert_count": experts, "expert_used_count": config.size("moe_k", experts), STEP: 1, EXPERT_WIDTH: width,
-        experts.N_SHARED: config.count(shared, experts), experts.SHARED_WIDTH: config.count(shared, experts) * width,
+        "expert_count": count, "expert_used_count": config.size("moe_k", count), STEP: 1, EXPERT_WIDTH: width,
+        experts.N_SHARED: config.count(shared, count), experts.SHARED_WIDTH: config.count(shared, count) * width,
         experts.N_DENSE: config.count("moe_layer_start_index", n),
     }
 

@@ -23,10 +23,10 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for layers that differ, for several experts for all tokens, and for dense first layers."""
     one = config.replaced({**config.values, **{key: _of_all(config, key) for key in LISTS if key in config.values}})
     one.only({"num_shared_expert": 1, "moe_layer_num_skipped": 0})
-    experts, width = one.size("num_experts", LIMITS["expert_count"]), LIMITS[EXPERT_WIDTH]
+    count, width = one.size("num_experts", LIMITS["expert_count"]), LIMITS[EXPERT_WIDTH]
     dense = one.size("intermediate_size", width)
     return hunyuan_dense.config_keys(config) | {
-        "expert_count": experts, "expert_used_count": one.size("moe_topk", experts),
+        "expert_count": count, "expert_used_count": one.size("moe_topk", count),
         EXPERT_WIDTH: one.size("moe_intermediate_size", width, dense),
         experts.N_SHARED: 1, experts.SHARED_WIDTH: dense,
     }
