@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from octavo.models.recurrent import mamba
 from octavo.models.recurrent.mamba import SPLIT, Mamba
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
+from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, expert_keys
 from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, Experts, FeedForward
 from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, KV_HEADS, LIMITS, OR_NONE, MetadataReader
@@ -96,5 +96,5 @@ ARCH = Architecture(
         f"{FEED}.router": ROUTER, **EXPERTS,
     },
     outer=names.outer("embed_tokens", "final_layernorm"),
-    layout=TensorLayout(converted=mamba.converted),
+    layout=mamba.ARCH.layout,
 )

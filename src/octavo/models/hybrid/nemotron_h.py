@@ -6,7 +6,7 @@ from octavo.models.shared import names, ssd
 from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, ByLayer, Decoder, FeedForward, LayerPart
-from octavo.models.shared.hparams import KeyRow
+from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import (
     FF_WIDTH,
     HEADS,
@@ -29,7 +29,7 @@ WORDS = {
     "taps": "conv_kernel", "keys": "ssm_state_size", "heads": "mamba_num_heads", "scan_groups": "n_groups",
     "size": "mamba_head_dim", "limit": "time_step_limit",
 }
-KEYS: tuple[KeyRow | str, ...] = (*ssd.keys_of(WORDS), LAYER_NORM_EPS)
+KEYS: tuple[Key | str, ...] = (*ssd.keys_of(WORDS), LAYER_NORM_EPS)
 """Some files say what norms add by the one key, and others by both."""
 DIFFERS = {HEADS: OR_NONE, KV_HEADS: OR_NONE, FF_WIDTH: OR_NONE}
 

@@ -204,6 +204,14 @@ def without_middle(tensor: LazyTensor) -> LazyTensor:
     return of_values(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
 
 
+def of_scan(name: str, tensor: LazyTensor) -> LazyTensor:
+    """A tensor of a layer with a state as GGUF has it: rates, and convolutions [C, K]; others as they are."""
+    if name.endswith(".ssm_a"):
+        return of_values(tensor, lambda values: -np.exp(values))
+    is_convolution = name.endswith(".ssm_conv1d.weight") and len(tensor.shape) == 3
+    return without_middle(tensor) if is_convolution else tensor
+
+
 def in_shape(
     tensor: LazyTensor, shape: tuple[int, ...], change: Callable[[F32], F32] = lambda values: values
 ) -> LazyTensor:

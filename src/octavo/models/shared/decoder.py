@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
@@ -309,10 +309,7 @@ class Decoder:
     output_norm: str = "output_norm"
     output_bias: bool = False
     classifier: bool = False
-
-    @property
-    def encodes(self) -> bool:
-        return False
+    encodes: ClassVar[bool] = False
 
     def tensors(self, hp: Any) -> Tensors:
         found = layers.model_tensors(
@@ -370,10 +367,7 @@ class TransformerEncoder(Decoder):
     """A model that gives vectors of tokens in place of logits, normed unless `output_norm` is ""."""
 
     mixer: LayerPart = FullAttention()
-
-    @property
-    def encodes(self) -> bool:
-        return True
+    encodes: ClassVar[bool] = True
 
     def tensors(self, hp: Any) -> Tensors:
         found = Decoder.tensors(self, hp)

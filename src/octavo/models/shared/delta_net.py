@@ -12,7 +12,7 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers, names
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.conversion import of_values, without_middle
+from octavo.models.shared.conversion import of_scan, of_values
 from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, LayerPart, NormNames
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import LIMITS, NEXTN, MetadataReader, brief
@@ -171,11 +171,7 @@ def converted(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
     """A checkpoint's tensor as GGUF has it: norms ready to multiply with, rates, and convolutions [C, K]."""
     if name.endswith("norm.weight") and not name.endswith("ssm_norm.weight"):
         return of_values(tensor, lambda values: values + np.float32(1))
-    if name.endswith("ssm_a"):
-        return of_values(tensor, lambda values: -np.exp(values))
-    if name.endswith("ssm_conv1d.weight") and len(tensor.shape) == 3:
-        return without_middle(tensor)
-    return tensor
+    return of_scan(name, tensor)
 
 
 NAMES = names.ATTENTION | names.QK_NORMS | {

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from octavo.errors import ModelError, shown
 from octavo.models.shared.config import Config, Keys, rope_parameters
 from octavo.models.shared.reader import (
     ANY,
-    CAUSAL,
     EXPERT_WIDTH,
     FF_WIDTH,
     HEADS,
@@ -19,7 +18,6 @@ from octavo.models.shared.reader import (
     LAYER_NORM_EPS,
     LIMITS,
     NEXTN,
-    RMS_EPS,
     WINDOW,
     MetadataReader,
 )
@@ -128,24 +126,6 @@ class Hyperparams:
         return self.query_scale or 1 / math.sqrt(self.head_dim)
 
 
-class KeyRow(Protocol):
-    """A hyperparameter as a file and config.json say it."""
-
-    @property
-    def name(self) -> str:
-        """The field of Hyperparams, or of an architecture's own class of these; "": it is only checked."""
-
-    @property
-    def field(self) -> str:
-        """The field of a file, under `<arch>.`."""
-
-    def read(self, r: MetadataReader, hp: Hyperparams) -> Any:
-        """The value of a file. Raises ModelError or GGUFError naming the key that is wrong."""
-
-    def keys(self, config: Config) -> Keys:
-        """What config.json says, as a field of a file. Raises ModelError for what does not fit."""
-
-
 @dataclass(frozen=True)
 class Key:
     """A number, flag or word: what it is called here, in a GGUF file and in config.json, and what it may be.
@@ -222,8 +202,8 @@ def local_base(default: float | None = None) -> Key:
 
 
 def read_shared(
-    r: MetadataReader, *, interleaved: bool = False, experts: bool | None = None, eps: str = RMS_EPS,
-    equal_lengths: bool = True, differs: Mapping[str, str] | None = None,
+    r: MetadataReader, *, interleaved: bool, experts: bool | None, eps: str, equal_lengths: bool,
+    differs: Mapping[str, str],
 ) -> Hyperparams:
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
@@ -233,7 +213,6 @@ def read_shared(
     equal_lengths  heads of values are as long as those of keys
     differs        how sizes differ by layer, by their field, see `MetadataReader.by_layer`; the largest is given
     """
-    differs = differs or {}
 
     def largest(field: str, default: int | None = None) -> int:
         return r.by_layer(field, differs.get(field, ""), default)
@@ -297,12 +276,6 @@ def with_longrope(r: MetadataReader, hp: H) -> H:
     """The same with a longrope where a file has the tensors of one, which it need not name."""
     stretched = any(f"rope_factors_{length}.weight" in r.shapes for length in ("long", "short"))
     return replace(hp, rope=replace(hp.rope, kind="longrope")) if stretched else hp
-
-
-def refuse_causal(r: MetadataReader) -> None:
-    """Raise ModelError for a file of an encoder that says that tokens see none behind them."""
-    if r.flag(CAUSAL, default=False):
-        raise r.error(CAUSAL, "is true", "false")
 
 
 def _context(r: MetadataReader, default: int) -> int:
