@@ -92,8 +92,7 @@ ARCH = Architecture(
     names={
         "input_layernorm": "attn_norm", "pre_ff_layernorm": "ffn_norm", **names.ATTENTION, **mamba.names("mamba."),
         **{f"mamba.{name}_layernorm": f"ssm_{name}_norm" for name in SPLIT},
-        **{f"{FEED}.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
-        f"{FEED}.router": ROUTER, **EXPERTS,
+        **names.ffn(FEED), f"{FEED}.router": ROUTER, **EXPERTS,
     },
     outer=names.outer("embed_tokens", "final_layernorm"),
     layout=mamba.ARCH.layout,

@@ -27,7 +27,7 @@ NAMES = names.NORMS | names.ATTENTION | {
     "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": names.GATE_UP,
     "block_sparse_moe.output_linear": "ffn_down_exps", "shared_mlp.input_linear": names.SHARED_GATE_UP,
     "shared_mlp.output_linear": "ffn_down_shexp", **names.stacked("block_sparse_moe"),
-    **names.switch("block_sparse_moe.switch_mlp"),
+    **names.ffn("block_sparse_moe.switch_mlp", "_exps"),
 }
 
 ARCH = replace(

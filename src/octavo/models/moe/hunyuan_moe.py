@@ -51,7 +51,6 @@ ARCH = replace(
     experts=True,
     classes={"HunYuanMoEV1ForCausalLM": config_keys},
     names=hunyuan_dense.NAMES | names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
-        "mlp.gate.wg": "ffn_gate_inp", "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
-        "mlp.shared_mlp.up_proj": "ffn_up_shexp", "mlp.shared_mlp.down_proj": "ffn_down_shexp",
+        "mlp.gate.wg": "ffn_gate_inp", **names.ffn("mlp.shared_mlp", "_shexp"),
     },
 )

@@ -34,8 +34,7 @@ def config_of(hp: Hyperparams) -> Mapping[str, Any]:
 
 
 MODULES = names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", **names.ffn("mlp.shared_expert", "_shexp"),
 }
 """The router, experts and the shared one."""
 

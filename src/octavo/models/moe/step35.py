@@ -217,8 +217,7 @@ ARCH = Architecture(
     classes=dict.fromkeys(("Step3p7ForConditionalGeneration", "Step3p5ForCausalLM"), config_keys),
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.NEXTN | {
         "self_attn.g_proj": "attn_gate", "moe.gate": "ffn_gate_inp", "moe.router_bias": "exp_probs_b.bias",
-        **{f"moe.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
-        **{f"share_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+        **names.ffn("moe", "_exps"), **names.ffn("share_expert", "_shexp"),
         "transformer.shared_head.norm": "nextn.shared_head_norm",
         "transformer.shared_head.output": "nextn.shared_head_head",
     },

@@ -174,8 +174,7 @@ def converted(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
     return of_scan(name, tensor)
 
 
-NAMES = names.ATTENTION | names.QK_NORMS | {
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+NAMES = names.LATE_NORMS | names.ATTENTION | names.QK_NORMS | {
     "linear_attn.conv1d": "ssm_conv1d", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
     "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
 }

@@ -8,19 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from octavo.errors import ModelError, shown
+from octavo.models.shared import reader
 from octavo.models.shared.config import Config, Keys, rope_parameters
-from octavo.models.shared.reader import (
-    ANY,
-    EXPERT_WIDTH,
-    FF_WIDTH,
-    HEADS,
-    KV_HEADS,
-    LAYER_NORM_EPS,
-    LIMITS,
-    NEXTN,
-    WINDOW,
-    MetadataReader,
-)
+from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader
 from octavo.models.shared.rope import Rope
 
 CLASSIFIER = "cls.output.weight"
@@ -219,7 +209,7 @@ def read_shared(
 
     n_embd, n_head = r.size("embedding_length", LIMITS["embedding_length"]), largest(HEADS)
     n_head_kv = largest(KV_HEADS, n_head)
-    if n_head % n_head_kv and differs.get(HEADS) != ANY:
+    if n_head % n_head_kv and differs.get(HEADS) != reader.ANY:
         raise r.error(KV_HEADS, f"{n_head_kv} does not divide {n_head} heads")
     head_dim = _read_head_dim(r, n_embd, n_head, equal_lengths)
     n_expert, n_expert_used = _read_experts(r, experts)
@@ -238,7 +228,7 @@ def read_shared(
         n_ctx_train=n_ctx_train,
         eps=r.real(eps, 1e-5, high=1.0),
         rope=_read_rope(r, head_dim, n_ctx_train, interleaved),
-        around_mean=eps == LAYER_NORM_EPS,
+        around_mean=eps == reader.LAYER_NORM_EPS,
         n_expert=n_expert,
         n_expert_used=n_expert_used,
         n_ff_expert=largest(EXPERT_WIDTH, n_ff or None) if n_expert else 0,
@@ -261,7 +251,7 @@ def without_attention(r: MetadataReader, *, has_ff: bool, eps: str) -> Hyperpara
         arch=r.arch, n_layer=r.size("block_count", LIMITS["block_count"]),
         n_embd=r.size("embedding_length", LIMITS["embedding_length"]), n_ff=ff, n_head=0, n_head_kv=0, head_dim=0,
         n_vocab=_vocabulary_size(r), n_ctx_train=_context(r, CONTEXT), eps=r.real(eps, 1e-5, high=1.0),
-        rope=Rope(dims=0, base=10000.0, interleaved=False), around_mean=eps == LAYER_NORM_EPS,
+        rope=Rope(dims=0, base=10000.0, interleaved=False), around_mean=eps == reader.LAYER_NORM_EPS,
     )
 
 
