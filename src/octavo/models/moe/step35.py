@@ -15,8 +15,8 @@ from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys
 from octavo.models.shared.decoder import Attention, CustomPart, Decoder, FeedForward
 from octavo.models.shared.experts import SIGMOID, Routed
+from octavo.models.shared.hparams import local_base
 from octavo.models.shared.reader import ANY, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
-from octavo.models.shared.rope import Rope
 from octavo.models.shared.weights import Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
@@ -63,7 +63,6 @@ def complete(r: MetadataReader, hp: Step35) -> Step35:
         hp,
         **experts.read(r, hp, SIGMOID, normalized=True),
         rope=replace(hp.rope, dims=hp.rope.dims // 2),
-        rope_local=Rope(hp.rope.dims, r.real(LOCAL_BASE, hp.rope.base, 1.0), interleaved=False),
         layer_heads=heads,
         layer_kv=kv,
         clamps=clamps,
@@ -205,7 +204,7 @@ ARCH = Architecture(
     network=Decoder(
         mixer=CustomPart(attention_tensors, attention), feed_forward=CustomPart(feed_forward_tensors, feed_forward)
     ),
-    keys=(*experts.KEYS, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()),
+    keys=(*experts.KEYS, local_base(), NEXTN, EVERY, *CLAMPS.values()),
     windows=Windows(listed=True),
     sizes=Sizes(kind=Step35, complete=complete, differs={HEADS: ANY, KV_HEADS: ANY, FF_WIDTH: ANY}),
     experts=True,
