@@ -47,19 +47,15 @@ class Stacked:
         """As factors of each expert [E, r, in] and [E, out, r]; `turned`, of matrices whose rows were columns."""
         e, r, k, n = self.experts(rank), rank, self.a.shape[1], self.b.shape[0]
 
-        def of_a() -> LazyTensor:
-            shape = (e, k, r) if turned else (e, r, k)
-            axes = (0, 2, 1) if turned else (0, 1, 2)
-            load = lambda: picked(self.a.load(), lambda x: x.reshape(e, r, k).transpose(axes))  # noqa: E731
-            return LazyTensor(self.a.name, self.a.format, shape, load)
+        def moved(tensor: LazyTensor, shape: Shape, axes: Shape) -> LazyTensor:
+            return LazyTensor(
+                tensor.name, tensor.format, tuple(shape[axis] for axis in axes),
+                lambda: picked(tensor.load(), lambda x: x.reshape(shape).transpose(axes)),
+            )
 
-        def of_b() -> LazyTensor:
-            shape = (e, r, n) if turned else (e, n, r)
-            axes = (2, 1, 0) if turned else (2, 0, 1)
-            load = lambda: picked(self.b.load(), lambda x: x.reshape(n, r, e).transpose(axes))  # noqa: E731
-            return LazyTensor(self.b.name, self.b.format, shape, load)
-
-        return Factored.of(name, *((of_b(), of_a()) if turned else (of_a(), of_b())), factor)
+        a = moved(self.a, (e, r, k), (0, 2, 1) if turned else (0, 1, 2))
+        b = moved(self.b, (n, r, e), (2, 1, 0) if turned else (2, 0, 1))
+        return Factored.of(name, *((b, a) if turned else (a, b)), factor)
 
 
 def parameters_by_name(
