@@ -10,7 +10,6 @@ import numpy as np
 
 from octavo.errors import ModelError
 from octavo.formats import QTensor, by_name, dequantize, dequantize_rows
-from octavo.formats.spec import F32
 from octavo.graph.low_rank import EMBEDDING, OUTPUT
 from octavo.graph.names import split_layer
 from octavo.huggingface.adapters.peft import WRAPPED, PeftFolder
@@ -25,7 +24,7 @@ from octavo.huggingface.tensors.tensors import in_order
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 from octavo.models import Architecture, Hyperparams, ModelSpec
-from octavo.models.shared.conversion import columns_as_rows, multiplied, of_values, rows_moved
+from octavo.models.shared.conversion import columns_as_rows, f32_tensor, multiplied, of_values, rows_moved
 from octavo.models.shared.lora import Adapter, Factored
 from octavo.models.shared.weights import Tensors
 
@@ -257,12 +256,12 @@ def _of_heads(both: Factored, name: str, want: tuple[int, ...]) -> Factored:
 
     def own() -> QTensor:
         values = dequantize(both.b.load())[: heads * rows].reshape(heads, rows, rank)[:, kept]
-        return _stored(values.swapaxes(1, 2) if keys else values)
+        return f32_tensor(values.swapaxes(1, 2) if keys else values)
 
     def shared() -> QTensor:
         values = dequantize(both.a.load())
         values = values.T if keys else values
-        return _stored(np.broadcast_to(values, (heads, *values.shape)))
+        return f32_tensor(np.broadcast_to(values, (heads, *values.shape)))
 
     n, k = len(range(rows)[kept]), both.shape[1]
     plain = by_name("F32")
@@ -271,10 +270,6 @@ def _of_heads(both: Factored, name: str, want: tuple[int, ...]) -> Factored:
         return Factored.of(both.name, a, LazyTensor(both.a.name, plain, (heads, k, rank), shared), both.factor)
     b = LazyTensor(both.b.name, plain, (heads, n, rank), own)
     return Factored.of(both.name, LazyTensor(both.a.name, plain, (heads, rank, k), shared), b, both.factor)
-
-
-def _stored(values: F32) -> QTensor:
-    return QTensor(by_name("F32"), values.shape, np.ascontiguousarray(values).view(np.uint8))
 
 
 def _as_converted(folder: PeftFolder, name: str, part: Factored, model: ModelSpec) -> Factored:

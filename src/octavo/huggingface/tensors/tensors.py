@@ -24,7 +24,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.shared.config import Config
-from octavo.models.shared.conversion import multiplied, neighbouring, of_unit_length, of_values, rows_moved
+from octavo.models.shared.conversion import f32_tensor, multiplied, neighbouring, of_unit_length, of_values, rows_moved
 from octavo.models.shared.hparams import CLASSIFIER
 from octavo.models.shared.weights import Expected
 
@@ -230,8 +230,7 @@ def _times(scales: QTensor, others: LazyTensor | None) -> QTensor:
     """Scales of experts, each times its other one."""
     if others is None:
         return scales
-    values = dequantize(scales) * dequantize(others.load())
-    return QTensor(by_name("F32"), values.shape, values.view(np.uint8), scales.name)
+    return f32_tensor(dequantize(scales) * dequantize(others.load()), scales.name)
 
 
 def _row(tensor: QTensor) -> QTensor:
@@ -242,16 +241,11 @@ def _row(tensor: QTensor) -> QTensor:
 def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:
     if len(shape) > 1 and not name.endswith(("ffn_gate_inp.weight", "lerp_fused.weight", ".bias")):
         return LazyTensor(name, fmt, shape, lambda: _named(load(), name))
-    return LazyTensor(name, by_name("F32"), shape, lambda: _named(_as_f32(load()), name))
+    return LazyTensor(name, by_name("F32"), shape, lambda: f32_tensor(dequantize(load()), name))
 
 
 def _named(tensor: QTensor, name: str) -> QTensor:
     return QTensor(tensor.format, tensor.shape, tensor.data, name)
-
-
-def _as_f32(tensor: QTensor) -> QTensor:
-    values = np.ascontiguousarray(dequantize(tensor))
-    return QTensor(by_name("F32"), tensor.shape, values.view(np.uint8))
 
 
 def _without_rows(tensor: LazyTensor, count: int) -> LazyTensor:

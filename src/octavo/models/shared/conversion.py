@@ -199,6 +199,11 @@ def of_values(
     )
 
 
+def f32_tensor(values: F32, name: str = "") -> QTensor:
+    """Values as a tensor of F32, whatever they are."""
+    return QTensor(by_name("F32"), values.shape, np.ascontiguousarray(values, "<f4").view(np.uint8), name)
+
+
 def without_middle(tensor: LazyTensor) -> LazyTensor:
     """The weight of a convolution, [C, 1, K] in a checkpoint, as [C, K] in F32."""
     return of_values(tensor, shape=(tensor.shape[0], tensor.shape[-1]))

@@ -19,6 +19,8 @@ OUTER = outer("embed_tokens", bias=True)
 """Those of most, without the "model." that they begin with."""
 
 NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+LATE_NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
+"""The same norms, where GGUF calls the second one that behind attention."""
 ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
@@ -26,8 +28,6 @@ ATTENTION = {
 POST_NORMS = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 """Norms of what attention and feed-forward add."""
 QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-LATE_NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
-"""Norms as those of most, of which GGUF calls the second one that of what attention adds."""
 
 
 def ffn(module: str, kind: str = "") -> dict[str, str]:
