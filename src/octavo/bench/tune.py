@@ -40,7 +40,7 @@ TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """For which choices are timed; each holds for all numbers down to the one before."""
 PRODUCTS = {"mul_mat": slice(0, 1), "mul_mat_add": slice(0, 1), "mul_mat_concat": slice(1, None)}
 """Ops, and where among their inputs the weights are."""
-KERNELS = {name: kernel for name, kernel in dispatch.KERNELS.items() if not name.startswith("experts")}
+KERNELS = {name: kernel for name, kernel in Shape.kinds.items() if not name.startswith("experts")}
 COLD_BYTES, MOST_COPIES = 250e6, 16
 """Of copies of a matrix, so that no cache has it when it is read."""
 ROWS = 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,25 @@ from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.matvec.shape import MatvecShape
 from octavo.backends.gpu.matmul.mmq.shapes import DotShape, MmaShape
-from octavo.backends.gpu.matmul.product import Product
+from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.tuned import table as tuned
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.bench import tune as tuning
+from octavo.errors import FileError
 from octavo.formats import by_name
 from octavo.formats.group import row_named
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100", "interpreter")
 NAMES = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_NL", "IQ3_S", "TQ2_0", "GROUP4_128_F16")
 Q4_K = layout_of(by_name("Q4_K"), "f16")
+
+
+class Backend(GpuBackend):
+    """One that says that it is on another card."""
+
+    def __init__(self, arch: str) -> None:
+        super().__init__()
+        self.target = replace(self.target, arch=arch)
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +88,40 @@ def test_shipped_tables_are_as_they_are_written(path: Path, tmp_path: Path) -> N
     for rows in (rows for classes in found.values() for rows in classes.values()):
         for most, said in (cell for row in rows.values() for cell in row):
             for name, numbers in said:
-                dispatch.KERNELS[name].of(p._replace(tokens=most), *numbers)
+                Shape.kinds[name].of(p._replace(tokens=most), *numbers)
     about = path.read_text(encoding="utf-8").split('"about": "')[1].split('"')[0]
     tuned.write(tmp_path / "again.json", found, about)
     assert (tmp_path / "again.json").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"about": "", ', "truncated"), ('{"about": 1}', "Expected `str`"), ("[]", "Expected `object`"),
+        ('{"about": "", "others": {}}', "unknown field `others`"), ('{"about": "\xff"', ""),
+        ('{"about": "", "products": {"4 bits": {}}}', "'4 bits' is not a class of layouts"),
+        ('{"about": "", "products": {"4 bits, 32, plain": {"4096": {"1": []}}}}', "'4096' is not a size with choices"),
+        ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {}}}}', "'8 x 256' is not a size with choices"),
+        ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["mmq_dot 1 2"]}}}}', "'mmq_dot 1 2' is"),
+        ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["magic 1"]}}}}', "'magic 1' is not"),
+        ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"x": ["library"]}}}}', "Expected `int`"),
+    ],
+)
+def test_a_damaged_table_of_the_user_is_told_and_left_out(
+    text: str, problem: str, caches: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tuned.user_file("sm_90")
+    path.parent.mkdir()
+    path.write_bytes(text.encode("latin-1"))
+    with caplog.at_level("WARNING", "octavo"):
+        assert isinstance(dispatch.q8_1(Product(Q4_K, 4096, 4096, 8, "sm_80")), MmaShape)
+        assert tuned.table("sm_90") == tuned.read(tuned.FOLDER / "sm_90.json")
+    (line,) = caplog.messages
+    assert line.startswith(f"device gpu: the shipped table of kernels is used alone: {path}: ")
+    assert problem in line
+    with pytest.raises(FileError, match="not a tuned table"):
+        list(tuning.tune([tuning.Matrix(Q4_K, 8, 256, by_name("Q4_K"))], Backend("sm_90")))
+    assert path.read_bytes() == text.encode("latin-1")
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942"])
@@ -123,4 +163,4 @@ def test_the_fastest_is_kept_and_what_is_there_is_not_timed_again(caches: Path) 
     dispatch._choose.cache_clear()
     p = Product(Q4_K, 40, 512, 1, backend.target.arch)
     name, numbers = row[0][1][0]
-    assert dispatch.q8_1(p) == dispatch.KERNELS[name].of(p, *numbers)
+    assert dispatch.q8_1(p) == Shape.kinds[name].of(p, *numbers)

@@ -18,24 +18,14 @@ from octavo.backends.gpu.matmul.w4a16.shapes import (
     MIN_TOKENS,
     ORDERED_MAX_TOKENS,
     STEP_BYTES,
-    HopperShape,
-    LibraryShape,
     MultiCtaPair,
     MultiCtaShape,
-    StreamKShape,
     W4A16Shape,
     stage_bytes,
 )
 from octavo.backends.gpu.weights.layout import PlaneLayout
 
 Kind = Literal["q8_1", "f16"]
-KERNELS: dict[str, type[Shape]] = {
-    each.name: each
-    for each in (
-        MatvecShape, PersistentShape, DotShape, MmaShape, HopperShape, StreamKShape, MultiCtaShape, LibraryShape,
-        ExpertsShape, ExpertsHopperShape,
-    )
-}
 FLOAT_MATVEC_MAX_TOKENS = 1
 """The most tokens of a matvec by weights that are floats; more are the library's, with tensor cores."""
 
@@ -109,7 +99,7 @@ def w4a16(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> W4A16
     """The shape of a product with some tokens whose weights become float16 in registers, or None for another way."""
     if arch != "sm_90" or tokens < MIN_TOKENS:
         return None
-    found = choose("products", Product(layout, n, kp, tokens, arch), *KERNELS.values())
+    found = choose("products", Product(layout, n, kp, tokens, arch), *Shape.kinds.values())
     return found if isinstance(found, W4A16Shape) else None
 
 

@@ -36,6 +36,13 @@ class Shape(Constant):
 
     name: ClassVar[str]
     """Of the kernel, in tuned tables."""
+    count: ClassVar[int]
+    """Of numbers there."""
+    kinds: ClassVar[dict[str, type[Shape]]] = {}
+    """All of them by name."""
+
+    def __init_subclass__(cls) -> None:
+        cls.kinds[cls.name] = cls
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> Self | None:

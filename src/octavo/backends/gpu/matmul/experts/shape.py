@@ -20,7 +20,7 @@ class ExpertsShape(Shape):
     stages   of loads
     """
 
-    name = "experts"
+    name, count = "experts", 3
     block_m: int
     block_n: int
     warps: int
@@ -44,7 +44,7 @@ class ExpertsHopperShape(HopperShape):
     Two programs fit a multiprocessor, also where three quarters of its L1 are shared memory.
     """
 
-    name = "experts_hopper"
+    name, count = "experts_hopper", 4
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsHopperShape | None:

@@ -23,7 +23,7 @@ class MatvecShape(Shape):
     early     all of a token is loaded before anything is multiplied
     """
 
-    name = "matvec"
+    name, count = "matvec", 5
     block_n: int
     chunks: int
     prefetch: int

@@ -29,7 +29,7 @@ class PersistentShape(Shape):
     fine   the token has a scale for each 16 values
     """
 
-    name = "matvec_persistent"
+    name, count = "matvec_persistent", 1
     warps: int
     rows: int = 1
     ahead: int = 2

@@ -26,7 +26,7 @@ class DotShape(Shape):
     split_k  programs of a tile
     """
 
-    name = "mmq_dot"
+    name, count = "mmq_dot", 4
     block_m: int
     block_n: int
     warps: int
@@ -69,7 +69,7 @@ class MmaShape(Shape):
     short        there are fewer rows than a program has
     """
 
-    name = "mmq_mma"
+    name, count = "mmq_mma", 4
     row_tiles: int
     token_tiles: int
     warps: int

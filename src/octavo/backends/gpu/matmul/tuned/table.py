@@ -10,16 +10,23 @@ product is taken.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Iterator
 from functools import cache
 from math import log2
 from pathlib import Path
 from typing import Literal
 
-from octavo.backends.gpu.matmul.product import Product
+import msgspec
+
+from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.weights.layout import PlaneLayout
+from octavo.errors import FileError
+from octavo.io.atomic import written_file
 from octavo.jit.kernel_cache import cache_root
 
+log = logging.getLogger("octavo")
 Section = Literal["products", "pairs", "experts"]
 """Products of tokens; of pairs of a token and an expert, one by one; of such pairs, sorted by experts."""
 Choice = tuple[str, tuple[int, ...]]
@@ -38,11 +45,16 @@ def class_of(layout: PlaneLayout) -> str:
 
 @cache
 def table(arch: str) -> Table:
-    """The shipped table of an architecture, or of its like, with the user's rows."""
+    """The shipped table of an architecture, or of its like, with the user's rows; a damaged one of the user's is left
+    out, with a warning."""
     like = {path.stem: path for path in sorted(FOLDER.glob("*.json"))}
-    shipped = like.get(arch) or next(path for stem, path in like.items() if stem[:2] == arch[:2])
-    found = read(shipped)
-    for section, classes in (read(users) if (users := user_file(arch)).exists() else {}).items():
+    found = read(like.get(arch) or next(path for stem, path in like.items() if stem[:2] == arch[:2]))
+    try:
+        users = read(path) if (path := user_file(arch)).exists() else {}
+    except FileError as error:
+        log.warning("device gpu: the shipped table of kernels is used alone: %s", error)
+        return found
+    for section, classes in users.items():
         for kind, rows in classes.items():
             found.setdefault(section, {}).setdefault(kind, {}).update(rows)
     return found
@@ -53,33 +65,69 @@ def user_file(arch: str) -> Path:
     return cache_root() / "tuned" / f"{arch}.json"
 
 
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """A table as JSON has it."""
+
+    about: str
+    products: dict[str, dict[str, dict[int, list[str]]]] = {}
+    pairs: dict[str, dict[str, dict[int, list[str]]]] = {}
+    experts: dict[str, dict[str, dict[int, list[str]]]] = {}
+
+
 def read(path: Path) -> Table:
-    """A table. Raises OSError, ValueError."""
-    return {
-        section: {
-            kind: {_size(size): tuple((int(most), tuple(map(_choice, said))) for most, said in row.items())
-                   for size, row in rows.items()}
-            for kind, rows in classes.items()
+    """A table. Raises FileError where it can't be read or says what no kernel is."""
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=_File)
+        return {
+            section: {_class(kind): dict(map(_row, rows.items())) for kind, rows in classes.items()}
+            for section, classes in (("products", file.products), ("pairs", file.pairs), ("experts", file.experts))
         }
-        for section, classes in json.loads(path.read_text(encoding="utf-8")).items() if section != "about"
-    }
+    except OSError as error:
+        raise FileError(f"can't be read: {error.strerror}", file=path) from None
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise FileError(f"not a tuned table ({error}); without it the shipped one is used", file=path) from None
+
+
+def _class(said: str) -> str:
+    if not re.fullmatch(r"\d+ bits, \d+( in \d+)?, (plain|table|minima|zero points)", said):
+        raise ValueError(f"{said!r} is not a class of layouts")
+    return said
+
+
+def _row(item: tuple[str, dict[int, list[str]]]) -> tuple[tuple[int, int], Row]:
+    size, cells = item
+    if not (found := re.fullmatch(r"([1-9]\d{0,9}) x ([1-9]\d{0,9})", size)) or not cells:
+        raise ValueError(f"{size!r} is not a size with choices")
+    row = tuple((most, tuple(map(_choice, said))) for most, said in sorted(cells.items()))
+    return (int(found[1]), int(found[2])), row
+
+
+def _choice(said: str) -> Choice:
+    name, *numbers = said.split()
+    kind = Shape.kinds.get(name)
+    if kind is None or len(numbers) != kind.count or not all(re.fullmatch(r"\d{1,6}", number) for number in numbers):
+        raise ValueError(f"{said!r} is not a kernel with its numbers")
+    return name, tuple(map(int, numbers))
 
 
 def write(path: Path, found: Table, about: str) -> None:
-    """Write a table, a line for each size."""
+    """Write a table, a line for each size. Raises FileError."""
     sections = [f' "about": {json.dumps(about)}']
     for section, classes in found.items():
         kinds = []
         for kind, rows in sorted(classes.items()):
-            lines = [
-                f'   "{n} x {k}": ' + json.dumps({most: [" ".join([name, *map(str, numbers)]) for name, numbers in said]
-                                                  for most, said in row})
-                for (n, k), row in sorted(rows.items())
-            ]
+            lines = [f'   "{n} x {k}": {json.dumps(dict(map(_said, row)))}' for (n, k), row in sorted(rows.items())]
             kinds.append(f'  "{kind}": {{\n' + ",\n".join(lines) + "\n  }")
-        sections.append(f' "{section}": {{\n' + ",\n".join(kinds) + "\n }")
+        if kinds:
+            sections.append(f' "{section}": {{\n' + ",\n".join(kinds) + "\n }")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{\n" + ",\n".join(sections) + "\n}\n", encoding="utf-8")
+    with written_file(path) as temporary:
+        Path(temporary).write_text("{\n" + ",\n".join(sections) + "\n}\n", encoding="utf-8")
+
+
+def _said(cell: tuple[int, tuple[Choice, ...]]) -> tuple[int, list[str]]:
+    most, choices = cell
+    return most, [" ".join(map(str, (name, *numbers))) for name, numbers in choices]
 
 
 def nearest(section: Section, p: Product) -> Iterator[Choice]:
@@ -102,13 +150,3 @@ def _difference(kind: str, other: str) -> float:
     apart = abs(int(bits.split()[0]) - int(others.split()[0]))
     one_level = (" in " in groups) != (" in " in other_groups)
     return apart + 2 * one_level + (groups != other_groups) + 2 * (more != other_more)
-
-
-def _size(said: str) -> tuple[int, int]:
-    n, k = map(int, said.split(" x "))
-    return n, k
-
-
-def _choice(said: str) -> Choice:
-    name, *numbers = said.split()
-    return name, tuple(map(int, numbers))

@@ -57,7 +57,7 @@ class HopperShape(Shape):
     split_k  programs of a tile
     """
 
-    name = "w4a16"
+    name, count = "w4a16", 5
     block_m: int
     block_n: int
     stages: int
@@ -97,7 +97,7 @@ class StreamKShape(Shape):
     stages   of loads
     """
 
-    name = "w4a16_streamk"
+    name, count = "w4a16_streamk", 3
     block_m: int
     block_n: int
     stages: int
@@ -132,7 +132,7 @@ class MultiCtaShape(Shape):
     depth     tiles of 128 values of a stage
     """
 
-    name = "w4a16_multicta"
+    name, count = "w4a16_multicta", 6
     block_m: int
     block_n: int
     stages: int
@@ -169,7 +169,7 @@ class MultiCtaPair(Constant):
 class LibraryShape(Shape):
     """Weights become float16 in memory, for a product of the library."""
 
-    name = "library"
+    name, count = "library", 0
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> LibraryShape | None:
