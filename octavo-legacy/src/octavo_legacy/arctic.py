@@ -7,7 +7,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import expert_keys
-from octavo.models.shared.decoder import Attention, Decoder
+from octavo.models.shared.decoder import Attention, Decoder, Experts
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.weights import Tensors, Weights
 
@@ -24,7 +24,7 @@ class ArcticDecoder(Decoder):
 
     def build_layer(self, g: GraphBuilder, hp: Hyperparams, b: Weights, x: Node, i: int) -> Node:
         y = super().build_layer(g, hp, b, x, i)
-        return g.add(y, layers.moe(g, hp, b, g.rms_norm(x, b[NORM], hp.eps)))
+        return g.add(y, Experts().build(g, hp, b, g.rms_norm(x, b[NORM], hp.eps), i))
 
 
 ARCH = Architecture(

@@ -12,7 +12,7 @@ from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import columns_as_rows, flat, in_shape
-from octavo.models.shared.decoder import CustomNetwork
+from octavo.models.shared.decoder import CustomNetwork, FeedForward
 from octavo.models.shared.hparams import CONTEXT, NO_ATTENTION, Key
 from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights
@@ -30,7 +30,7 @@ def complete(r: MetadataReader, hp: Rwkv7) -> Rwkv7:
 
 
 def tensors(hp: Rwkv7) -> Tensors:
-    norms, ffn = layers.norms(hp.n_embd, "attn_norm", "ffn_norm"), layers.ffn_tensors(hp)
+    norms, ffn = layers.norms(hp.n_embd, "attn_norm", "ffn_norm"), FeedForward().tensors(hp, 0)
     return layers.model_tensors(hp, lambda i: norms | rwkv7.mixing_tensors(hp, i) | ffn)
 
 

@@ -82,7 +82,7 @@ def scan_tensors(hp: Plamo2, layer: int) -> Tensors:
 
 
 def attention(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int) -> Node:
-    q, k, v = layers.joined_qkv(g, hp, b, h)
+    q, k, v = layers.qkv(g, hp, b, h, joined=True)
     rope = layers.rotary(g, hp, b, layer)
     q, k = (rope(_normed(g, part, b[f"attn_{n}_norm"])) for n, part in (("q", q), ("k", k)))
     h = g.attention(q, k, v, layer=layer, scale=hp.attention_scale, window=hp.window(layer))

@@ -77,6 +77,9 @@ class PeftFolder:
         names = {f"{plain}.{parameter.rpartition('.')[2]}": parameter for parameter in self.parameters}
         return sorted(name for name, parameter in names.items() if f".{name}".endswith(f".{parameter}"))
 
+    def error(self, name: str, problem: str, allowed: str | None = None) -> ModelError:
+        return ModelError(problem, file=self.path, field=f"tensor {shown(name)}", allowed=allowed)
+
     def factor(self, module: str) -> float:
         """What B A of a module is multiplied by."""
         rank, alpha = self.rank_of(module), _by_pattern(self.alphas, module, self.alpha)

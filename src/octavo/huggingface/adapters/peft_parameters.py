@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.errors import ModelError, shown
 from octavo.formats import QTensor, by_name
 from octavo.huggingface.adapters.peft import PeftFolder, unwrapped
 from octavo.huggingface.config.wrapper import text_name
@@ -48,19 +47,15 @@ class Stacked:
         """As factors of each expert [E, r, in] and [E, out, r]; `turned`, of matrices whose rows were columns."""
         e, r, k, n = self.experts(rank), rank, self.a.shape[1], self.b.shape[0]
 
-        def of_a() -> LazyTensor:
-            shape = (e, k, r) if turned else (e, r, k)
-            axes = (0, 2, 1) if turned else (0, 1, 2)
-            load = lambda: picked(self.a.load(), lambda x: x.reshape(e, r, k).transpose(axes))  # noqa: E731
-            return LazyTensor(self.a.name, self.a.format, shape, load)
+        def moved(tensor: LazyTensor, shape: Shape, axes: Shape) -> LazyTensor:
+            return LazyTensor(
+                tensor.name, tensor.format, tuple(shape[axis] for axis in axes),
+                lambda: picked(tensor.load(), lambda x: x.reshape(shape).transpose(axes)),
+            )
 
-        def of_b() -> LazyTensor:
-            shape = (e, r, n) if turned else (e, n, r)
-            axes = (2, 1, 0) if turned else (2, 0, 1)
-            load = lambda: picked(self.b.load(), lambda x: x.reshape(n, r, e).transpose(axes))  # noqa: E731
-            return LazyTensor(self.b.name, self.b.format, shape, load)
-
-        return Factored.of(name, *((of_b(), of_a()) if turned else (of_a(), of_b())), factor)
+        a = moved(self.a, (e, r, k), (0, 2, 1) if turned else (0, 1, 2))
+        b = moved(self.b, (n, r, e), (2, 1, 0) if turned else (2, 0, 1))
+        return Factored.of(name, *((b, a) if turned else (a, b)), factor)
 
 
 def parameters_by_name(
@@ -83,7 +78,7 @@ def parameters_by_name(
             problem = f"has factors {list(stack.a.shape)} and {list(stack.b.shape)}"
             said = (p if (want := wanted[p]) is None else f"{p} {list(want)}" for p in named)
             more = ", which say whose they are and which way round" if fitting else ""
-            raise _fault(folder, stack.module, problem, f"those of one of {', '.join(said)}{more}")
+            raise folder.error(stack.module, problem, f"those of one of {', '.join(said)}{more}")
         ((parameter, turned),) = fitting
         rank, factor = folder.rank_of(parameter), folder.factor(parameter)
         found[name] = stack.factored(name, rank, factor, turned=turned)
@@ -128,7 +123,3 @@ def _fits(folder: PeftFolder, stack: Stacked, parameter: str, want: Shape | None
     if want is None or stack.experts(folder.rank_of(parameter)) != want[0]:
         return False
     return (stack.b.shape[0], stack.a.shape[1]) == (want[1:] if not turned else want[:0:-1])
-
-
-def _fault(folder: PeftFolder, name: str, problem: str, allowed: str) -> ModelError:
-    return ModelError(problem, file=folder.path, field=f"tensor {shown(name)}", allowed=allowed)

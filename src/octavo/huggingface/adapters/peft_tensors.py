@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from octavo.errors import ModelError, shown
+from octavo.errors import ModelError
 from octavo.formats import QTensor, by_name, dequantize, dequantize_rows
-from octavo.formats.spec import F32
 from octavo.graph.low_rank import EMBEDDING, OUTPUT
 from octavo.graph.names import split_layer
 from octavo.huggingface.adapters.peft import WRAPPED, PeftFolder
@@ -25,7 +24,7 @@ from octavo.huggingface.tensors.tensors import in_order
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 from octavo.models import Architecture, Hyperparams, ModelSpec
-from octavo.models.shared.conversion import columns_as_rows, multiplied, of_values, rows_moved
+from octavo.models.shared.conversion import columns_as_rows, f32_tensor, multiplied, of_values, rows_moved
 from octavo.models.shared.lora import Adapter, Factored
 from octavo.models.shared.weights import Tensors
 
@@ -81,7 +80,7 @@ def _modules(folder: PeftFolder) -> tuple[dict[str, Factored], dict[str, Stacked
             continue
         match = _FACTOR.fullmatch(name)
         if match is None or bool(match[2]) == bool(match[4]):
-            raise _fault(folder, name, _what_else(name), "lora_A and lora_B of modules")
+            raise folder.error(name, _what_else(name), "lora_A and lora_B of modules")
         module = match[1].removeprefix(PREFIX)
         found.setdefault(module, {})[match[3]] = tensor
         if match[2]:
@@ -108,7 +107,7 @@ def _both(folder: PeftFolder, parts: Mapping[str, StoredTensor]) -> tuple[LazyTe
     if len(parts) < 2:
         (there,) = parts
         missing = "lora_A" if there == "B" else "lora_B"
-        raise _fault(folder, parts[there].name, f"has no {missing} beside it")
+        raise folder.error(parts[there].name, f"has no {missing} beside it")
     return _lazy(parts["A"]), _lazy(parts["B"])
 
 
@@ -117,7 +116,7 @@ def _pair(folder: PeftFolder, module: str, a: LazyTensor, b: LazyTensor, of_rows
     rank = folder.rank_of(module)
     if len(a.shape) != 2 or len(b.shape) != 2 or not a.shape[0] == b.shape[1] == rank:
         problem = f"has factors {list(a.shape)} and {list(b.shape)}"
-        raise _fault(folder, module, problem, f"[{rank}, K] and [N, {rank}], of the rank in adapter_config.json")
+        raise folder.error(module, problem, f"[{rank}, K] and [N, {rank}], of the rank in adapter_config.json")
     if of_rows:
         if folder.tied:
             problem = "is there: one LoRA for an embedding and the output matrix"
@@ -133,7 +132,7 @@ def _lazy(tensor: StoredTensor) -> LazyTensor:
 def _name_in_text(folder: PeftFolder, module: str) -> str:
     name = text_name(f"{module}.weight")
     if name is None:
-        raise _fault(folder, module, "is of a part of the model that is not run", "modules of the text model")
+        raise folder.error(module, "is of a part of the model that is not run", "modules of the text model")
     return name
 
 
@@ -158,7 +157,7 @@ def _parts(
     here = [*found.single, *found.experts, *found.halves]
     for name in here:
         if name not in expected:
-            raise _fault(folder, name.removesuffix(".weight"), "is not a module of the model", architecture.name)
+            raise folder.error(name.removesuffix(".weight"), "is not a module of the model", architecture.name)
     for name in here:
         part = _placed(folder, found, name, hp, architecture, expected)
         yield name, _as_converted(folder, name, part, model)
@@ -175,8 +174,8 @@ def _require_base(folder: PeftFolder, model: ModelSpec, names: Modules) -> None:
         own = EMBEDDING if own == OUTPUT and own not in model.file.tensors else own
         info = model.file.tensors.get(own)
         if info is None or len(stored.shape) != 2 or info.shape != stored.shape or not _is_near(model, own, stored):
-            raise _fault(
-                folder, name, "is another weight than the model's", "that of the model, and changes to it alone"
+            raise folder.error(
+                name, "is another weight than the model's", "that of the model, and changes to it alone"
             )
 
 
@@ -212,10 +211,10 @@ def _placed(
     else:
         made = in_order(name, architecture.layout.converted(name, found.single[name], hp), hp, architecture)
     if not isinstance(made, Factored):
-        raise _fault(folder, made.name, "is made into another tensor here than by moving rows and columns")
+        raise folder.error(made.name, "is made into another tensor here than by moving rows and columns")
     if made.shape not in (want, (1, *want)):
         problem = f"changes a weight of shape {list(made.shape)}"
-        raise _fault(folder, made.name, problem, f"{list(want)}, as the model's {name}")
+        raise folder.error(made.name, problem, f"{list(want)}, as the model's {name}")
     return made
 
 
@@ -235,9 +234,9 @@ def _stacked(folder: PeftFolder, name: str, parts: Mapping[int, LazyTensor], wan
     """Those of all experts. Raises ModelError where some have none, or others have another shape or factor."""
     rows = [part for part in (parts.get(i) for i in range(want[0])) if isinstance(part, Factored)]
     if len(rows) < want[0] or len(parts) > want[0]:
-        raise _fault(folder, name, f"has {len(parts)} experts", f"0 to {want[0] - 1}")
+        raise folder.error(name, f"has {len(parts)} experts", f"0 to {want[0] - 1}")
     if len({(row.shape, row.rank, row.factor) for row in rows}) > 1:
-        raise _fault(folder, name, "has experts of different shapes, ranks or factors", "the same for all")
+        raise folder.error(name, "has experts of different shapes, ranks or factors", "the same for all")
 
     def all_of(parts: list[LazyTensor]) -> LazyTensor:
         plain = [of_values(part) for part in parts]
@@ -257,12 +256,12 @@ def _of_heads(both: Factored, name: str, want: tuple[int, ...]) -> Factored:
 
     def own() -> QTensor:
         values = dequantize(both.b.load())[: heads * rows].reshape(heads, rows, rank)[:, kept]
-        return _stored(values.swapaxes(1, 2) if keys else values)
+        return f32_tensor(values.swapaxes(1, 2) if keys else values)
 
     def shared() -> QTensor:
         values = dequantize(both.a.load())
         values = values.T if keys else values
-        return _stored(np.broadcast_to(values, (heads, *values.shape)))
+        return f32_tensor(np.broadcast_to(values, (heads, *values.shape)))
 
     n, k = len(range(rows)[kept]), both.shape[1]
     plain = by_name("F32")
@@ -271,10 +270,6 @@ def _of_heads(both: Factored, name: str, want: tuple[int, ...]) -> Factored:
         return Factored.of(both.name, a, LazyTensor(both.a.name, plain, (heads, k, rank), shared), both.factor)
     b = LazyTensor(both.b.name, plain, (heads, n, rank), own)
     return Factored.of(both.name, LazyTensor(both.a.name, plain, (heads, rank, k), shared), b, both.factor)
-
-
-def _stored(values: F32) -> QTensor:
-    return QTensor(by_name("F32"), values.shape, np.ascontiguousarray(values).view(np.uint8))
 
 
 def _as_converted(folder: PeftFolder, name: str, part: Factored, model: ModelSpec) -> Factored:
@@ -286,18 +281,14 @@ def _as_converted(folder: PeftFolder, name: str, part: Factored, model: ModelSpe
     config = model.file.folder.config if isinstance(model.file, CheckpointFile) else None
     if config is None and layout.factors is not None:
         allowed = "its checkpoint folder as the model"
-        raise _fault(folder, part.name, "is multiplied by numbers that no GGUF file of the model has", allowed)
+        raise folder.error(part.name, "is multiplied by numbers that no GGUF file of the model has", allowed)
     if name == "output.weight" and layout.unit_output is not None and (
         config is None or layout.unit_output(config) is not None
     ):
-        raise _fault(folder, part.name, "is normalized in the model, which no sum goes through", "other modules")
+        raise folder.error(part.name, "is normalized in the model, which no sum goes through", "other modules")
     if name.endswith("position_embd.weight"):
-        raise _fault(folder, part.name, "is of positions", "other modules")
+        raise folder.error(part.name, "is of positions", "other modules")
     factor = {} if config is None or layout.factors is None else layout.factors(config)
     made = multiplied(part, factor.get(split_layer(name)[1], 1.0))
     assert isinstance(made, Factored)
     return made
-
-
-def _fault(folder: PeftFolder, name: str, problem: str, allowed: str | None = None) -> ModelError:
-    return ModelError(problem, file=folder.path, field=f"tensor {shown(name)}", allowed=allowed)

@@ -20,7 +20,7 @@ import numpy as np
 
 from octavo.formats import Planes
 from octavo.huggingface.layouts import float4, float8
-from octavo.huggingface.layouts.bits import nibbles
+from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
 from octavo.huggingface.layouts.quant_settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
@@ -98,7 +98,7 @@ def _integers(module: Module) -> LazyTensor:
         raw, d = codes.array(), float8.powers_of_two(module, SCALE, scale) * np.float32(0.25)
 
         def planes(part: slice) -> Planes:
-            q = nibbles(raw[part])
+            q = codes_of(raw[part], 4)
             return Planes(np.where(q & 8, 8 - (q & 7), 8 + q).astype(np.uint8), d=d[part])
 
         return planes

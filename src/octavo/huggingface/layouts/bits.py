@@ -36,8 +36,3 @@ def planar_codes_of(words: AnyArray, bits: int) -> U8:
         codes |= codes_of(blocks[..., taken : taken + width], width) << np.uint8(taken)
         taken += width
     return codes.reshape(*words.shape[:-1], -1)
-
-
-def nibbles(raw: AnyArray) -> U8:
-    """Codes uint8 [..., 2 B] of bytes [..., B], the low half first."""
-    return codes_of(raw, 4)

@@ -111,22 +111,14 @@ class Compressed:
 
     def _arguments(self, module: Module) -> Arguments:
         """Those of the group of a module: one that names it, else one whose expression matches, else a class."""
-        for kind in (_is_name, _is_pattern):
+        for is_name in (True, False):
             for targets, arguments in self._groups:
-                if any(kind(target) and target.matches(module.name) for target in targets):
+                if any((target.pattern is None) is is_name and target.matches(module.name) for target in targets):
                     return arguments
         for targets, arguments in self._groups:
             if any(target.name == "Linear" for target in targets):
                 return arguments
         raise module.error("weight_scale", "is there, and no group of the configuration has the module")
-
-
-def _is_name(target: _Target) -> bool:
-    return target.pattern is None
-
-
-def _is_pattern(target: _Target) -> bool:
-    return target.pattern is not None
 
 
 def _group(groups: QuantSettings, name: str, value: Any, top: Any) -> tuple[list[_Target], Arguments]:

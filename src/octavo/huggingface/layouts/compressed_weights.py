@@ -92,10 +92,7 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
         words = codes.array()
         return lambda part: Planes(words_of(words[part], a.bits, k))
 
-    order = _order(module, a, k)
-    if a.rows is not None and order is None:
-        return _rows(module, a, n, k, codes.name, load)
-    return _groups(module, a, n, k, load, order)
+    return _integers(module, a, n, k, codes.name, load)
 
 
 def plain_integers(module: Module, a: Arguments) -> list[LazyTensor]:
@@ -110,10 +107,7 @@ def plain_integers(module: Module, a: Arguments) -> list[LazyTensor]:
             raise _says(codes, f"has codes from {raw.min()} to {raw.max()}", f"{-middle} to {middle - 1}")
         return lambda part: Planes(raw[part].view(np.uint8) + np.uint8(middle))
 
-    order = _order(module, a, k)
-    if a.rows is not None and order is None:
-        return _rows(module, a, n, k, codes.name, load)
-    return _groups(module, a, n, k, load, order)
+    return _integers(module, a, n, k, codes.name, load)
 
 
 def naive(module: Module, a: Arguments) -> list[LazyTensor]:
@@ -189,11 +183,11 @@ def _order(module: Module, a: Arguments, k: int) -> AnyArray | None:
     return order_of(module, GROUP_INDEX, k, a.group)
 
 
-def _groups(
-    module: Module, a: Arguments, n: int, k: int, load: Callable[[], Part], order: AnyArray | None
-) -> list[LazyTensor]:
-    """Rows of groups, for activations of any kind."""
-    group = a.group or k
+def _integers(module: Module, a: Arguments, n: int, k: int, name: str, load: Callable[[], Part]) -> list[LazyTensor]:
+    """Rows for 8-bit tokens where the arguments want those, else rows of groups, for activations of any kind."""
+    order, group = _order(module, a, k), a.group or k
+    if a.rows is not None and order is None:
+        return _rows(module, a, n, k, name, load)
     scale = _scale(module, a, n, k)
     zero = None if a.symmetric else _zero(module, a, n, k // group)
     _drop_scale(module, a, "input_scale")

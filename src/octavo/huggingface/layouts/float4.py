@@ -7,7 +7,7 @@ import numpy as np
 from octavo.formats import Planes, by_name
 from octavo.formats.scalars import e8m0_half_to_f32, ue4m3_half_to_f32
 from octavo.formats.spec import F32
-from octavo.huggingface.layouts.bits import nibbles
+from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.module import HALVES, Module, Part
 from octavo.io.gguf import LazyTensor
 
@@ -24,7 +24,7 @@ def mxfp4(module: Module, codes_end: str, scale_end: str) -> LazyTensor:
         raw, exponents = codes.array(), scale.array()
         if (exponents == 255).any():
             raise module.error(scale_end, "has exponents of 255, which are NaN", "0 to 254")
-        return lambda part: Planes(nibbles(raw[part]), d=e8m0_half_to_f32(exponents[part]))
+        return lambda part: Planes(codes_of(raw[part], 4), d=e8m0_half_to_f32(exponents[part]))
 
     return module.weight(by_name("MXFP4"), n, k, load)
 
@@ -44,7 +44,7 @@ def nvfp4(module: Module, codes_end: str, scale_end: str, global_end: str, *, di
         raw, scales = codes.array(), scale.array()
         if (scales & 0x80).any() or (scales == 0x7F).any():
             raise module.error(scale_end, "has scales that are negative or no numbers", "numbers from 0 on")
-        return lambda part: Planes(nibbles(raw[part]), d=ue4m3_half_to_f32(scales[part]))
+        return lambda part: Planes(codes_of(raw[part], 4), d=ue4m3_half_to_f32(scales[part]))
 
     def factor() -> F32:
         value = whole.floats().reshape(1)

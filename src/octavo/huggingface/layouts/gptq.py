@@ -22,7 +22,7 @@ import numpy as np
 
 from octavo.errors import ModelError, shown
 from octavo.formats import Planes
-from octavo.formats.spec import F32, U8, AnyArray
+from octavo.formats.spec import U8, AnyArray
 from octavo.huggingface.layouts import writer_keys
 from octavo.huggingface.layouts.bits import codes_of, planar_codes_of
 from octavo.huggingface.layouts.match import Pattern
@@ -84,7 +84,7 @@ class Gptq:
         kind = next((kind for pattern, kind in self._dynamic if pattern.matches(module.name)), self._kind)
         if kind is None:
             raise module.error("qweight", "is there, and the configuration's `dynamic` leaves this module out")
-        return _Weight.of(module, kind).tensors()
+        return _weight(module, kind)
 
 
 def _kind(settings: QuantSettings, base: _GptqKind) -> _GptqKind:
@@ -95,77 +95,57 @@ def _kind(settings: QuantSettings, base: _GptqKind) -> _GptqKind:
     return replace(base, bits=bits, group=group, sym=settings.flag("sym", base.sym))
 
 
-@dataclass(frozen=True)
-class _Weight:
-    """A module's tensors, their shapes checked; `order` sorts its columns by group, None where they lie so."""
+def _weight(module: Module, kind: _GptqKind) -> list[LazyTensor]:
+    """A module's weight, and the order of its columns where they do not lie by group. Shapes are checked."""
+    codes, size = module.take("qweight", (kind.words,), (None, None)), int(kind.words[1:])
+    n, k = codes.shape[1], codes.shape[0] * size // kind.bits
+    group = kind.group or k
+    whole = 32 if kind.format == PLANAR else 1
+    if codes.shape[0] * size % kind.bits or k % group or n * kind.bits % size or k % whole or n % whole:
+        problem = f"is {kind.words} {list(codes.shape)} for codes of {kind.bits} bits in groups of {group}"
+        raise module.error("qweight", problem, "whole words and groups")
+    zeros = module.take("qzeros", (kind.words,), (k // group, n * kind.bits // size))
+    scales = module.take("scales", HALVES, (k // group, n))
+    order = order_of(module, "g_idx", k, group) if "g_idx" in module else None
 
-    module: Module
-    kind: _GptqKind
-    n: int
-    k: int
-    codes: StoredTensor
-    zeros: StoredTensor
-    scales: StoredTensor
-    order: AnyArray | None
-
-    @classmethod
-    def of(cls, module: Module, kind: _GptqKind) -> _Weight:
-        codes, size = module.take("qweight", (kind.words,), (None, None)), int(kind.words[1:])
-        n, k = codes.shape[1], codes.shape[0] * size // kind.bits
-        group = kind.group or k
-        whole = 32 if kind.format == PLANAR else 1
-        if codes.shape[0] * size % kind.bits or k % group or n * kind.bits % size or k % whole or n % whole:
-            problem = f"is {kind.words} {list(codes.shape)} for codes of {kind.bits} bits in groups of {group}"
-            raise module.error("qweight", problem, "whole words and groups")
-        zeros = module.take("qzeros", (kind.words,), (k // group, n * kind.bits // size))
-        scales = module.take("scales", HALVES, (k // group, n))
-        order = None
-        if "g_idx" in module:
-            order = order_of(module, "g_idx", k, group)
-        return cls(module, replace(kind, group=group), n, k, codes, zeros, scales, order)
-
-    def tensors(self) -> list[LazyTensor]:
-        assert self.kind.group is not None
-        kind = Kind(self.kind.bits, self.kind.group, self.scales.dtype, "offset" if self.kind.sym else "zero")
-        found = [self.module.rows(self.n, self.k, kind, self._load)]
-        if self.order is not None:
-            order: F32 = self.order.astype(np.float32)
-            found.append(self.module.vector("order", lambda: order, self.k))
-        return found
-
-    def _load(self) -> Part:
-        codes, scales, zeros = self.codes.array(), self.scales.floats(), self._zeros()
+    def load() -> Part:
+        words, d, points = codes.array(), scales.floats(), _zero_points(zeros, kind)
 
         def planes(part: slice) -> Planes:
-            q = self._codes(np.ascontiguousarray(codes[:, part].T))
-            m = None if self.kind.sym else np.ascontiguousarray(zeros[:, part].T)
-            return Planes(q if self.order is None else q[:, self.order], d=np.ascontiguousarray(scales[:, part].T), m=m)
+            q = _codes(np.ascontiguousarray(words[:, part].T), kind)
+            m = None if kind.sym else np.ascontiguousarray(points[:, part].T)
+            return Planes(q if order is None else q[:, order], d=np.ascontiguousarray(d[:, part].T), m=m)
 
         return planes
 
-    def _codes(self, words: AnyArray) -> U8:
-        return (planar_codes_of if self.kind.format == PLANAR else codes_of)(words, self.kind.bits)
+    rows = module.rows(n, k, Kind(kind.bits, group, scales.dtype, "offset" if kind.sym else "zero"), load)
+    return [rows] if order is None else [rows, module.vector("order", lambda: order.astype(np.float32), k)]
 
-    def _zeros(self) -> U8:
-        """Zero points uint8 [groups, N]. Raises ModelError for a symmetric file with others than one in the middle."""
-        words, bits = self.zeros.array(), self.kind.bits
-        words = words.view(f"u{words.itemsize}")
-        if self.kind.sym:
-            stored, middle = self._codes(words), 1 << (bits - 1)
-            if not ((stored == middle).all() or (stored == middle - 1).all()):
-                found = sorted(set(np.unique(stored).tolist()))[:4]
-                problem = f"has zero points {', '.join(map(str, found))} in a symmetric checkpoint"
-                raise ModelError(problem, file=self.zeros.file, field=f"tensor {shown(self.zeros.name)}",
-                                 allowed=f"all {middle - 1} (gptq) or all {middle} (gptq_v2)")
-            return stored
-        if self.kind.format in ("gptq_v2", PLANAR):
-            return self._codes(words)
-        if bits == 3:
-            return codes_of(words, bits) + np.uint8(1) & np.uint8(7)
-        _warn_of_lost(words, bits, self.zeros.name)
-        # 1 for each code of a word: GPTQModel subtracts that from whole words, so adding it with carries takes it back
-        ones = words.dtype.type(sum(1 << i for i in range(0, 8 * words.itemsize, bits)))
-        return codes_of(words + ones, bits)
+
+def _codes(words: AnyArray, kind: _GptqKind) -> U8:
+    return (planar_codes_of if kind.format == PLANAR else codes_of)(words, kind.bits)
+
+
+def _zero_points(zeros: StoredTensor, kind: _GptqKind) -> U8:
+    """Zero points uint8 [groups, N]. Raises ModelError for a symmetric file with others than one in the middle."""
+    words, bits = zeros.array(), kind.bits
+    words = words.view(f"u{words.itemsize}")
+    if kind.sym:
+        stored, middle = _codes(words, kind), 1 << (bits - 1)
+        if not ((stored == middle).all() or (stored == middle - 1).all()):
+            found = sorted(set(np.unique(stored).tolist()))[:4]
+            problem = f"has zero points {', '.join(map(str, found))} in a symmetric checkpoint"
+            raise ModelError(problem, file=zeros.file, field=f"tensor {shown(zeros.name)}",
+                             allowed=f"all {middle - 1} (gptq) or all {middle} (gptq_v2)")
+        return stored
+    if kind.format in ("gptq_v2", PLANAR):
+        return _codes(words, kind)
+    if bits == 3:
+        return codes_of(words, bits) + np.uint8(1) & np.uint8(7)
+    _warn_of_lost(words, bits, zeros.name)
+    # 1 for each code of a word: GPTQModel subtracts that from whole words, so adding it with carries takes it back
+    ones = words.dtype.type(sum(1 << i for i in range(0, 8 * words.itemsize, bits)))
+    return codes_of(words + ones, bits)
 
 
 def _warn_of_lost(words: AnyArray, bits: int, name: str) -> None:

@@ -15,7 +15,7 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.layouts.shares import count_of
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
-from octavo.io.safetensors.safetensors_file import FLOATS
+from octavo.models.shared.conversion import f32_tensor
 
 CHUNK_VALUES = 1 << 22
 Part = Callable[[slice], Planes]
@@ -125,12 +125,8 @@ class Module:
 
     def vector(self, end: str, load: Callable[[], F32], size: int) -> LazyTensor:
         """A vector beside the weight, float32 [size]."""
-        plain, name = by_name("F32"), f"{self.name}.{end}"
-
-        def loaded() -> QTensor:
-            return QTensor(plain, (size,), np.ascontiguousarray(load(), "<f4").view(np.uint8), name)
-
-        return LazyTensor(name, plain, (size,), loaded)
+        name = f"{self.name}.{end}"
+        return LazyTensor(name, by_name("F32"), (size,), lambda: f32_tensor(load(), name))
 
 
 def _sizes(shape: tuple[int | None, ...] | None) -> str:
@@ -169,6 +165,3 @@ class QuantizedLayout(Protocol):
         Raises ModelError for a module that is incomplete or contradicts the configuration.
         """
         ...
-
-
-__all__ = ["FLOATS", "HALVES", "Kind", "Module", "Part", "QuantizedLayout", "as_experts", "packed"]

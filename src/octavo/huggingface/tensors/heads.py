@@ -14,6 +14,7 @@ from octavo.formats import QTensor, by_name, dequantize
 from octavo.formats.spec import AnyArray
 from octavo.huggingface.tensors.experts import Part, Shape, in_groups, picked
 from octavo.io.gguf import LazyTensor
+from octavo.models.shared.conversion import f32_tensor
 
 KEYS, VALUES = "attn_k_b", "attn_v_b"
 
@@ -37,7 +38,9 @@ def part_of_heads(both: LazyTensor, name: str, want: Shape) -> Part | None:
     """
     heads = want[0]
     if name.endswith(".scale"):
-        return (both.format, want, lambda: _for_each(both.load(), heads)) if both.shape == (1,) else None
+        if both.shape != (1,):
+            return None
+        return both.format, want, lambda: f32_tensor(np.repeat(dequantize(both.load()), heads))
     keys = KEYS in name
     rows, k = both.shape[0] // heads, want[1] if keys else want[2]
     if both.shape != (heads * rows, k) or rows <= (want[2] if keys else want[1]):
@@ -54,15 +57,5 @@ def _take_by_head(whole: LazyTensor, heads: int, pick: Callable[[AnyArray], AnyA
     return picked(whole.load(), lambda x: pick(x.reshape(heads, x.shape[0] // heads, -1)))
 
 
-def _for_each(one: QTensor, heads: int) -> QTensor:
-    values = np.repeat(dequantize(one), heads)
-    return QTensor(by_name("F32"), values.shape, values.view(np.uint8))
-
-
 def _as_floats(both: LazyTensor) -> LazyTensor:
-    plain = by_name("F32")
-
-    def load() -> QTensor:
-        return QTensor(plain, both.shape, dequantize(both.load()).view(np.uint8))
-
-    return LazyTensor(both.name, plain, both.shape, load)
+    return LazyTensor(both.name, by_name("F32"), both.shape, lambda: f32_tensor(dequantize(both.load())))

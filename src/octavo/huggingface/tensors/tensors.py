@@ -24,7 +24,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.shared.config import Config
-from octavo.models.shared.conversion import multiplied, neighbouring, of_unit_length, rows_moved
+from octavo.models.shared.conversion import f32_tensor, multiplied, neighbouring, of_unit_length, of_values, rows_moved
 from octavo.models.shared.hparams import CLASSIFIER
 from octavo.models.shared.weights import Expected
 
@@ -138,7 +138,8 @@ class _Maker:
             tensor = of_unit_length(tensor, axis)
         if (factor := self.factors.get(split_layer(name)[1])) is not None:
             tensor = multiplied(tensor, factor)
-        return _shifted(tensor, self.architecture.layout.norm_shift) if name.endswith("norm.weight") else tensor
+        shift = self.architecture.layout.norm_shift if name.endswith("norm.weight") else 0.0
+        return of_values(tensor, lambda values: values + np.float32(shift)) if shift else tensor
 
     @cached_property
     def factors(self) -> Mapping[str, float | F32]:
@@ -229,8 +230,7 @@ def _times(scales: QTensor, others: LazyTensor | None) -> QTensor:
     """Scales of experts, each times its other one."""
     if others is None:
         return scales
-    values = dequantize(scales) * dequantize(others.load())
-    return QTensor(by_name("F32"), values.shape, values.view(np.uint8), scales.name)
+    return f32_tensor(dequantize(scales) * dequantize(others.load()), scales.name)
 
 
 def _row(tensor: QTensor) -> QTensor:
@@ -241,38 +241,18 @@ def _row(tensor: QTensor) -> QTensor:
 def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:
     if len(shape) > 1 and not name.endswith(("ffn_gate_inp.weight", "lerp_fused.weight", ".bias")):
         return LazyTensor(name, fmt, shape, lambda: _named(load(), name))
-    return LazyTensor(name, by_name("F32"), shape, lambda: _named(_as_f32(load()), name))
+    return LazyTensor(name, by_name("F32"), shape, lambda: f32_tensor(dequantize(load()), name))
 
 
 def _named(tensor: QTensor, name: str) -> QTensor:
     return QTensor(tensor.format, tensor.shape, tensor.data, name)
 
 
-def _as_f32(tensor: QTensor) -> QTensor:
-    values = np.ascontiguousarray(dequantize(tensor))
-    return QTensor(by_name("F32"), tensor.shape, values.view(np.uint8))
-
-
-def _shifted(tensor: LazyTensor, shift: float) -> LazyTensor:
-    """A norm's weights, F32, with `shift` added."""
-    if not shift:
-        return tensor
-    plain = by_name("F32")
-    return LazyTensor(
-        tensor.name, plain, tensor.shape,
-        lambda: quantize_reference(dequantize(tensor.load()) + np.float32(shift), plain, tensor.name),
-    )
-
-
 def _without_rows(tensor: LazyTensor, count: int) -> LazyTensor:
     """A matrix without its first rows."""
     if not count or len(tensor.shape) != 2 or tensor.shape[0] <= count:
         return tensor
-    shape = tensor.shape[0] - count, tensor.shape[1]
-    return LazyTensor(
-        tensor.name, tensor.format, shape,
-        lambda: QTensor(tensor.format, shape, np.ascontiguousarray(tensor.load().data[count:]), tensor.name),
-    )
+    return rows_moved(tensor, lambda rows: rows[count:], tensor.shape[0] - count)
 
 
 def _constant(name: str, values: F32) -> LazyTensor:

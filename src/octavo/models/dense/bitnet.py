@@ -10,7 +10,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Attention, CustomPart, Decoder
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder, FeedForward
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.weights import Tensors, Weights, vector
 
@@ -36,7 +36,7 @@ class SubNormAttention(Attention):
 
 
 def feed_forward_tensors(hp: BitnetParams, layer: int) -> Tensors:
-    return layers.ffn_tensors(hp) | {"ffn_sub_norm.weight": vector(hp.n_ff)}
+    return FeedForward().tensors(hp, layer) | {"ffn_sub_norm.weight": vector(hp.n_ff)}
 
 
 def feed_forward(g: GraphBuilder, hp: BitnetParams, b: Weights, h: Node, layer: int) -> Node:

@@ -1,7 +1,9 @@
 """Gemma 2: GeGLU, norms before and behind, a window in every other layer, scores and logits that are capped."""
 
+from dataclasses import replace
+
+from octavo.models.dense import gemma
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.config import Config, Keys, head_keys
 from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Decoder
 from octavo.models.shared.hparams import Hyperparams, Key
@@ -30,7 +32,8 @@ def config_keys(config: Config) -> Keys:
     }
 
 
-ARCH = Architecture(
+ARCH = replace(
+    gemma.ARCH,
     name="gemma2",
     network=Decoder(feed_forward=GEGLU, norms=SANDWICH_NORMS, scaled_by_width=True),
     keys=(
@@ -40,10 +43,5 @@ ARCH = Architecture(
     ),
     windows=Windows(2, 4096, tokens=4096),
     classes={"Gemma2ForCausalLM": config_keys},
-    only={"use_bidirectional_attention": False},
     names=names.SANDWICH_NORMS | names.ATTENTION | names.FFN,
-    ropes=("default", "linear"),
-    activation="gelu_pytorch_tanh",
-    tied=True,
-    layout=TensorLayout(norm_shift=1.0),
 )

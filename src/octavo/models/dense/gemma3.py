@@ -1,8 +1,10 @@
 """Gemma 3, text: GeGLU, norms before and behind, a window in most layers and a rope of their own for these."""
 
+from dataclasses import replace
+
+from octavo.models.dense import gemma
 from octavo.models.dense.gemma2 import scale_key
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.config import Config, Keys, head_keys, local_rope
 from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Attention, Decoder
 from octavo.models.shared.hparams import Key, local_base
@@ -22,7 +24,8 @@ def rope_bases(config: Config) -> Keys:
     return {"rope.freq_base": every, "rope.freq_base_swa": own}
 
 
-ARCH = Architecture(
+ARCH = replace(
+    gemma.ARCH,
     name="gemma3",
     network=Decoder(
         mixer=Attention(qk_norm="heads", freq_factors=True), feed_forward=GEGLU, norms=SANDWICH_NORMS,
@@ -36,8 +39,4 @@ ARCH = Architecture(
     classes={"Gemma3ForCausalLM": config_keys},
     only={"attn_logit_softcapping": None, "use_bidirectional_attention": False},
     names=names.SANDWICH_NORMS | names.ATTENTION | names.QK_NORMS | names.FFN,
-    ropes=("default", "linear"),
-    activation="gelu_pytorch_tanh",
-    tied=True,
-    layout=TensorLayout(norm_shift=1.0),
 )

@@ -12,7 +12,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names, per_layer
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, expert_keys, local_rope
-from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, CustomPart, Decoder
+from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Attention, CustomPart, Decoder
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.reader import ANY, FF_WIDTH, KV_HEADS, LIMITS, WINDOW, MetadataReader, brief
 from octavo.models.shared.rope import Rope
@@ -88,7 +88,7 @@ def readers_of(r: MetadataReader, windowed: tuple[bool, ...], default: int) -> i
 
 def attention_tensors(hp: Gemma4, layer: int) -> Tensors:
     """Of a layer that reads another's cache, those of keys and values may be there unused."""
-    block = layers.attention_tensors(hp.at(layer), qk_norm="heads")
+    block = Attention(qk_norm="heads").tensors(hp.at(layer), layer)
     unread = ("attn_k", "attn_v") if hp.source(layer) != layer else () if hp.windowed[layer] else ("attn_v",)
     return block | {name: replace(want, optional=True) for name, want in block.items() if name.startswith(unread)}
 
@@ -217,8 +217,7 @@ ARCH = Architecture(
         "post_feedforward_layernorm_2": "post_ffw_norm_2", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
         "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
         "router.per_expert_scale": "ffn_down_exps.scale",
-        "experts.gate_up_proj": names.GATE_UP, "experts.down_proj": "ffn_down_exps",
-        **{f"experts.*.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
+        "experts.gate_up_proj": names.GATE_UP, "experts.down_proj": "ffn_down_exps", **names.ffn("experts.*", "_exps"),
     },
     outer=names.OUTER | per_layer.OUTER,
     key_aliases={"top_k_experts": "num_experts_per_tok"},

@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 
 from octavo.models.dense import gemma3
-from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
+from octavo.models.shared.architecture import Sizes
 from octavo.models.shared.config import Config, Keys, head_keys
 from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Decoder, FullAttention, TransformerEncoder
 from octavo.models.shared.hparams import Hyperparams, local_base
 from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, matrix
-from octavo.models.shared.windows import Windows
 
 DENSE = ("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out")
 """Widths of the projections that an embedding goes through, one after the other; none where a file has no such key."""
@@ -48,19 +47,15 @@ def config_keys(config: Config) -> Keys:
     return keys
 
 
-ARCH = Architecture(
+ARCH = replace(
+    gemma3.ARCH,
     name="gemma-embedding",
     network=GemmaEncoder(
         mixer=FullAttention(qk_norm="heads", freq_factors=True), feed_forward=GEGLU, norms=SANDWICH_NORMS,
         scaled_by_width=True,
     ),
     keys=(local_base(10000.0), *DENSE),
-    windows=Windows(6, 4096),
     sizes=Sizes(kind=GemmaEmbedding, complete=complete),
     classes={"Gemma3TextModel": config_keys},
-    names=gemma3.ARCH.names,
-    ropes=("default", "linear"),
-    activation="gelu_pytorch_tanh",
-    tied=True,
-    layout=TensorLayout(norm_shift=1.0),
+    only={},
 )

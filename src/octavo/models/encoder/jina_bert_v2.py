@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from octavo.models.encoder import bert
 from octavo.models.encoder.bert import NO_ROPE, BertEncoder
-from octavo.models.shared.architecture import Architecture, Modules, Sizes
+from octavo.models.shared.architecture import Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import ByLayer, CustomPart, FeedForward, FullAttention, LayerPart, geglu_erf
 from octavo.models.shared.hparams import Key
@@ -35,7 +35,8 @@ def config_keys(config: Config) -> Keys:
     return NO_ROPE
 
 
-ARCH = Architecture(
+ARCH = replace(
+    bert.ARCH,
     name="jina-bert-v2",
     network=BertEncoder(
         mixer=FullAttention(output_bias=True, rope="none"),
@@ -43,17 +44,12 @@ ARCH = Architecture(
     ),
     keys=(Key("alibi", "attention.max_alibi_bias", default=8.0), bert.POOLING),
     sizes=Sizes(kind=JinaBert, complete=complete),
-    layer_norms="layer_norm_eps",
     classes=dict.fromkeys(("JinaBertModel", "JinaBertForMaskedLM"), config_keys),
     only={"position_embedding_type": "alibi", "feed_forward_type": "geglu", "is_decoder": False},
     names={name: part for name, part in bert.ARCH.names.items() if name.startswith("attention.")} | {
         "mlp.gated_layers": "ffn_up", "mlp.wo": "ffn_down", "mlp.layernorm": "layer_output_norm",
     },
-    base="bert.",
-    layer="encoder.layer",
     modules=Modules(rows=bert.ROWS),
     outer={name: gguf for name, gguf in bert.OUTER.items() if "embeddings." in name and "position" not in name},
-    unused=("embeddings.position_ids", "pooler.", "cls."),
-    activation="gelu",
-    tied=True,
+    layout=TensorLayout(),
 )

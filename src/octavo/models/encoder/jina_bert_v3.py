@@ -1,10 +1,11 @@
 """Jina Embeddings 3: XLM-RoBERTa with rope instead of learned positions, q, k and v in one matrix."""
 
 import logging
+from dataclasses import replace
 
 from octavo.models.encoder import bert
 from octavo.models.encoder.bert import BertEncoder
-from octavo.models.shared.architecture import Architecture, Modules, Sizes
+from octavo.models.shared.architecture import Modules, TensorLayout
 from octavo.models.shared.config import Config, Keys, rope_parameters
 from octavo.models.shared.decoder import FeedForward, FullAttention
 from octavo.models.shared.reader import LIMITS, brief
@@ -43,15 +44,14 @@ def published(config: Config) -> Keys:
     return config_keys(config) | {"rope.freq_base": config.real("rotary_emb_base", 10000.0)}
 
 
-ARCH = Architecture(
+ARCH = replace(
+    bert.ARCH,
     name="jina-bert-v3",
     network=BertEncoder(
         mixer=FullAttention(joined=True, bias=True, output_bias=True),
         feed_forward=FeedForward(activation="gelu_erf", plain=True, bias=True),
     ),
-    keys=(bert.POOLING,),
-    sizes=Sizes(kind=bert.Bert, complete=bert.complete),
-    layer_norms="layer_norm_eps",
+    only={},
     classes={"JinaEmbeddingsV3Model": config_keys, "XLMRobertaModel with lora_adaptations": published},
     names=WEIGHTS | {module + STORED: part for module, part in WEIGHTS.items()} | {
         "norm1": "attn_output_norm", "norm2": "layer_output_norm",
@@ -65,6 +65,5 @@ ARCH = Architecture(
     },
     unused=("pooler.", "lm_head."),
     ropes=("default",),
-    activation="gelu",
-    tied=True,
+    layout=TensorLayout(),
 )

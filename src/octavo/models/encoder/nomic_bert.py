@@ -1,10 +1,11 @@
 """Nomic BERT: an encoder with rope instead of learned positions, SwiGLU, and q, k and v in one matrix."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from octavo.models.encoder import bert
 from octavo.models.encoder.bert import BertEncoder
-from octavo.models.shared.architecture import Architecture, Modules, Sizes
+from octavo.models.shared.architecture import Modules, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import FullAttention
 from octavo.models.shared.reader import LIMITS, brief
@@ -41,12 +42,11 @@ def encoder_keys(config: Config, trained: int) -> Keys:
     return keys
 
 
-ARCH = Architecture(
+ARCH = replace(
+    bert.ARCH,
     name="nomic-bert",
     network=BertEncoder(mixer=FullAttention(joined=True, bias=False)),
-    keys=(bert.POOLING,),
-    sizes=Sizes(kind=bert.Bert, complete=bert.complete),
-    layer_norms="layer_norm_eps",
+    only={},
     classes={"NomicBertModel": config_keys},
     names={
         "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm", "mlp.fc11": "ffn_up",
@@ -57,7 +57,6 @@ ARCH = Architecture(
         "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
         "layer_norm_epsilon": "layer_norm_eps",
     },
-    base="bert.",
     layer="encoder.layers",
     modules=Modules(rows=bert.ROWS),
     outer={
@@ -66,5 +65,6 @@ ARCH = Architecture(
         "emb_ln.bias": "token_embd_norm.bias",
     },
     unused=("pooler.", "cls."),
-    tied=True,
+    layout=TensorLayout(),
+    activation="silu",
 )

@@ -97,9 +97,8 @@ ARCH = Architecture(
     sizes=Sizes(kind=Mamba2, complete=complete),
     only={"mamba_proj_bias": False, "projectors_bias": False},
     classes={"FalconH1ForCausalLM": config_keys},
-    names=names.ATTENTION | ssd.names("mamba.") | {
-        "input_layernorm": "attn_norm", "pre_ff_layernorm.weight": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
-        "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+    names=names.ATTENTION | ssd.names("mamba.") | names.ffn("feed_forward") | {
+        "input_layernorm": "attn_norm", "pre_ff_layernorm.weight": "ffn_norm",
     },
     outer=names.outer("embed_tokens", "final_layernorm"),
     layout=TensorLayout(converted=ssd.converted, factors=factors),

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 from octavo.models.dense import granite
 from octavo.models.dense.granite import DENSE, HYBRID, ROPE, SHARED_WIDTH
-from octavo.models.moe.granitemoe import SHARED
-from octavo.models.shared import names, ssd
-from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout
+from octavo.models.moe import granitemoe
+from octavo.models.shared import ssd
+from octavo.models.shared.architecture import Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, expert_keys
 from octavo.models.shared.decoder import Attention, ByLayer, Decoder
 from octavo.models.shared.hparams import Key
@@ -66,14 +66,8 @@ def with_experts(config: Config) -> Keys:
     return config_keys(config) | expert_keys(config, "num_local_experts") | {FF_WIDTH: width}
 
 
-EXPERTS = {
-    "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": names.GATE_UP,
-    "block_sparse_moe.output_linear": "ffn_down_exps", **names.stacked("block_sparse_moe"),
-    **names.switch("block_sparse_moe.switch_mlp"),
-    "shared_mlp.input_linear": names.SHARED_GATE_UP, "shared_mlp.output_linear": "ffn_down_shexp",
-}
-
-ARCH = Architecture(
+ARCH = replace(
+    granite.ARCH,
     name="granitehybrid",
     network=Decoder(
         mixer=ByLayer(
@@ -82,15 +76,14 @@ ARCH = Architecture(
         feed_forward=granite.FEED_FORWARD,
     ),
     keys=(
-        *(key for key in granite.KEYS if key != ROPE), SHARED, Key("has_rope", ROPE, default=True), *ssd.keys_of(WORDS),
+        *(key for key in granite.KEYS if key != ROPE), granitemoe.SHARED, Key("has_rope", ROPE, default=True),
+        *ssd.keys_of(WORDS),
     ),
     sizes=Sizes(kind=GraniteHybrid, complete=complete, differs={KV_HEADS: OR_NONE}),
-    interleaved=True,
     experts=None,
     classes={HYBRID: config_keys, f"{HYBRID} with num_local_experts": with_experts},
     only={"mamba_proj_bias": False},
-    names=names.NORMS | names.ATTENTION | ssd.names("mamba.") | EXPERTS,
+    names=granitemoe.NAMES | ssd.names("mamba."),
     modules=Modules(by_class={HYBRID: DENSE}),
     layout=TensorLayout(converted=ssd.converted),
-    ropes=("default", "linear", "yarn", "llama3"),
 )

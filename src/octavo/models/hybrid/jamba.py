@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from octavo.models.recurrent import mamba
 from octavo.models.recurrent.mamba import SPLIT, Mamba
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
+from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, expert_keys
 from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, Experts, FeedForward
 from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, KV_HEADS, LIMITS, OR_NONE, MetadataReader
@@ -92,9 +92,8 @@ ARCH = Architecture(
     names={
         "input_layernorm": "attn_norm", "pre_ff_layernorm": "ffn_norm", **names.ATTENTION, **mamba.names("mamba."),
         **{f"mamba.{name}_layernorm": f"ssm_{name}_norm" for name in SPLIT},
-        **{f"{FEED}.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
-        f"{FEED}.router": ROUTER, **EXPERTS,
+        **names.ffn(FEED), f"{FEED}.router": ROUTER, **EXPERTS,
     },
     outer=names.outer("embed_tokens", "final_layernorm"),
-    layout=TensorLayout(converted=mamba.converted),
+    layout=mamba.ARCH.layout,
 )

@@ -161,9 +161,8 @@ def converted(name: str, tensor: LazyTensor, hp: KimiLinear) -> LazyTensor:
     return in_shape(tensor, (hp.inner, 1, hp.taps)) if ".ssm_conv1d_" in name else tensor
 
 
-EXPERTS = names.moe("block_sparse_moe", "w1", "w3", "w2") | {
+EXPERTS = names.moe("block_sparse_moe", "w1", "w3", "w2") | names.ffn("block_sparse_moe.shared_experts", "_shexp") | {
     "block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
-    **{f"block_sparse_moe.shared_experts.{n}_proj": f"ffn_{n}_shexp" for n in ("gate", "up", "down")},
 }
 DELTA = {
     **{f"self_attn.{n}_conv1d": f"ssm_conv1d_{n}" for n in "qkv"},
@@ -171,7 +170,7 @@ DELTA = {
     "self_attn.b_proj": "ssm_beta", "self_attn.A_log": "ssm_a", "self_attn.dt_bias": "ssm_dt.bias",
     "self_attn.o_norm": "ssm_norm",
 }
-RESAVED = {f"block_sparse_moe.{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")}
+RESAVED = names.ffn("block_sparse_moe")
 """Dense layers as transformers writes them, which published folders have under `mlp`."""
 ALIASES = {
     "num_experts": "n_routed_experts", "num_experts_per_token": "num_experts_per_tok",

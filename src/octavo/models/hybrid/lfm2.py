@@ -34,9 +34,7 @@ class Lfm2(Hybrid):
 
 def complete(r: MetadataReader, hp: Lfm2) -> Lfm2:
     """Layers without heads of keys have a convolution. If there is a window, all layers of attention have it."""
-    heads = r.metadata.get_ints(r.key(KV_HEADS)).tolist() if r.is_array(KV_HEADS) else [hp.n_head_kv] * hp.n_layer
-    if len(heads) != hp.n_layer:
-        raise r.error(KV_HEADS, f"has {len(heads)} values", f"one for each of {hp.n_layer} layers")
+    heads = r.sizes(KV_HEADS, hp.n_layer, some=True) if r.has(KV_HEADS) else (hp.n_head_kv,) * hp.n_layer
     attends = tuple(n > 0 for n in heads)
     return replace(hp, windowed=attends if hp.n_window else (), attends=attends)
 

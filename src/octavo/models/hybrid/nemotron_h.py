@@ -2,21 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from octavo.models.shared import names, ssd
+from octavo.models.shared import names, reader, ssd
 from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, ByLayer, Decoder, FeedForward, LayerPart
-from octavo.models.shared.hparams import KeyRow
-from octavo.models.shared.reader import (
-    FF_WIDTH,
-    HEADS,
-    KV_HEADS,
-    LAYER_NORM_EPS,
-    LIMITS,
-    OR_NONE,
-    RMS_EPS,
-    MetadataReader,
-)
+from octavo.models.shared.hparams import Key
+from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS, OR_NONE, MetadataReader
 from octavo.models.shared.ssd import Mamba2
 
 SCAN, ATTEND, FEED, EXPERTS = "scan", "attend", "feed", "experts"
@@ -29,7 +20,7 @@ WORDS = {
     "taps": "conv_kernel", "keys": "ssm_state_size", "heads": "mamba_num_heads", "scan_groups": "n_groups",
     "size": "mamba_head_dim", "limit": "time_step_limit",
 }
-KEYS: tuple[KeyRow | str, ...] = (*ssd.keys_of(WORDS), LAYER_NORM_EPS)
+KEYS: tuple[Key | str, ...] = (*ssd.keys_of(WORDS), reader.LAYER_NORM_EPS)
 """Some files say what norms add by the one key, and others by both."""
 DIFFERS = {HEADS: OR_NONE, KV_HEADS: OR_NONE, FF_WIDTH: OR_NONE}
 
@@ -48,7 +39,7 @@ def complete(r: MetadataReader, hp: NemotronH) -> NemotronH:
         problem = f"{widths[both]} of layer {both}, which has attention"
         raise r.error(FF_WIDTH, problem, "0 in layers with heads of keys")
     scans = tuple(not n and not width for n, width in zip(keys, widths, strict=True))
-    eps = hp.eps if r.has(RMS_EPS) else r.real(LAYER_NORM_EPS, hp.eps, high=1.0)
+    eps = hp.eps if r.has(reader.RMS_EPS) else r.real(reader.LAYER_NORM_EPS, hp.eps, high=1.0)
     return replace(hp, attends=tuple(n > 0 for n in keys), scans=scans, eps=eps)
 
 
@@ -82,7 +73,8 @@ def layer_keys(config: Config, kind: str, width: int) -> Keys:
     heads = config.n_head_kv
     eps = config.real("rms_norm_eps", 1e-5)
     return ssd.config_keys(config, WORDS) | {
-        "block_count": n, RMS_EPS: eps, LAYER_NORM_EPS: eps, KV_HEADS: [heads * (each == ATTEND) for each in found],
+        "block_count": n, reader.RMS_EPS: eps, reader.LAYER_NORM_EPS: eps,
+        KV_HEADS: [heads * (each == ATTEND) for each in found],
         FF_WIDTH: [width * (each == kind) for each in found],
     }
 

@@ -38,8 +38,7 @@ ARCH = Architecture(
     experts=True,
     classes={"AfmoeForCausalLM": config_keys},
     only={"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1, "num_expert_groups": 1},
-    names=names.ATTENTION | names.QK_NORMS | names.FFN | names.ROUTED | {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+    names=names.LATE_NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.ROUTED | {
         "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm", "self_attn.gate_proj": "attn_gate",
         "mlp.router.gate": "ffn_gate_inp", "mlp.expert_bias": "exp_probs_b.bias",
     },

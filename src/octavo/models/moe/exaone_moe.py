@@ -1,8 +1,9 @@
 """K-EXAONE: norms of q and k, rope only with a window if any layer has one, DeepSeek's experts chosen by sigmoids."""
 
+from dataclasses import replace
+
 from octavo.models.dense import exaone4
 from octavo.models.shared import experts, names
-from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder
 from octavo.models.shared.experts import SIGMOID
@@ -14,11 +15,11 @@ def config_keys(config: Config) -> Keys:
     return keys | exaone4.config_keys(config)
 
 
-ARCH = Architecture(
+ARCH = replace(
+    exaone4.ARCH,
     name="exaone-moe",
     network=Decoder(mixer=Attention(qk_norm="heads", rope="window if any"), feed_forward=experts.FEED_FORWARD),
     keys=(*experts.KEYS, NEXTN),
-    windows=exaone4.WINDOWS,
     sizes=experts.sizes(SIGMOID),
     experts=True,
     classes={"ExaoneMoeForCausalLM": config_keys},
@@ -26,6 +27,5 @@ ARCH = Architecture(
         "mlp.e_score_correction_bias": "exp_probs_b.bias",
     },
     key_aliases={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
-    ropes=("default", "linear", "yarn", "llama3"),
     unused=("mtp.",),
 )

@@ -24,7 +24,5 @@ ARCH = Architecture(
     experts=True,
     classes={"Glm4MoeForCausalLM": config_keys},
     rotary_part=0.5,
-    names=names.ATTENTION | names.QK_NORMS | names.FFN | names.ROUTED | names.NEXTN | {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
-    },
+    names=names.LATE_NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.ROUTED | names.NEXTN,
 )

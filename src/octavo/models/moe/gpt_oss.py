@@ -43,10 +43,8 @@ ARCH = Architecture(
     whole_pairs=False,
     classes={"GptOssForCausalLM": config_keys},
     only={"attention_bias": True},
-    names=names.ATTENTION | names.switch("mlp.experts") | {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+    names=names.LATE_NORMS | names.ATTENTION | names.ffn("mlp.experts", "_exps") | names.stacked("mlp") | {
         "self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp",
-        "mlp.experts.gate_up_proj": names.GATE_UP, "mlp.experts.down_proj": "ffn_down_exps",
         "mlp.experts.gate_up_proj_bias": "ffn_gate_exps.bias ffn_up_exps.bias",
         "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
     },

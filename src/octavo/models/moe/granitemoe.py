@@ -1,9 +1,11 @@
 """Granite with experts for a feed-forward, and in some models one more that all tokens go through."""
 
+from dataclasses import replace
+
 from octavo.models.dense import granite
 from octavo.models.dense.granite import SHARED_WIDTH
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.architecture import Modules
 from octavo.models.shared.config import Config, Keys, expert_keys
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import LIMITS
@@ -21,19 +23,19 @@ def shared(config: Config) -> Keys:
     return config_keys(config) | ({SHARED_WIDTH: width} if width else {})
 
 
-ARCH = Architecture(
+NAMES = names.NORMS | names.ATTENTION | {
+    "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": names.GATE_UP,
+    "block_sparse_moe.output_linear": "ffn_down_exps", "shared_mlp.input_linear": names.SHARED_GATE_UP,
+    "shared_mlp.output_linear": "ffn_down_shexp", **names.stacked("block_sparse_moe"),
+    **names.ffn("block_sparse_moe.switch_mlp", "_exps"),
+}
+
+ARCH = replace(
+    granite.ARCH,
     name="granitemoe",
-    network=granite.NETWORK,
     keys=(*granite.KEYS, SHARED),
-    sizes=granite.ARCH.sizes,
-    interleaved=True,
     experts=True,
     classes={"GraniteMoeForCausalLM": config_keys, "GraniteMoeSharedForCausalLM": shared},
-    names=names.NORMS | names.ATTENTION | {
-        "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": names.GATE_UP,
-        "block_sparse_moe.output_linear": "ffn_down_exps", "shared_mlp.input_linear": names.SHARED_GATE_UP,
-        "shared_mlp.output_linear": "ffn_down_shexp", **names.stacked("block_sparse_moe"),
-        **names.switch("block_sparse_moe.switch_mlp"),
-    },
-    ropes=("default", "linear", "yarn", "llama3"),
+    names=NAMES,
+    modules=Modules(),
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from octavo.models.dense import hunyuan_dense
 from octavo.models.shared import experts, names
-from octavo.models.shared.architecture import Architecture, Sizes
+from octavo.models.shared.architecture import Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder
 from octavo.models.shared.experts import SOFTMAX, Routed
@@ -42,17 +42,15 @@ def _of_all(config: Config, key: str) -> object:
     return value[0]
 
 
-ARCH = Architecture(
+ARCH = replace(
+    hunyuan_dense.ARCH,
     name="hunyuan-moe",
     network=Decoder(mixer=hunyuan_dense.ATTENTION, feed_forward=experts.FEED_FORWARD),
     keys=experts.KEYS,
     sizes=Sizes(kind=Routed, complete=complete),
     experts=True,
     classes={"HunYuanMoEV1ForCausalLM": config_keys},
-    only=hunyuan_dense.ONLY,
     names=hunyuan_dense.NAMES | names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
-        "mlp.gate.wg": "ffn_gate_inp", "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
-        "mlp.shared_mlp.up_proj": "ffn_up_shexp", "mlp.shared_mlp.down_proj": "ffn_down_shexp",
+        "mlp.gate.wg": "ffn_gate_inp", **names.ffn("mlp.shared_mlp", "_shexp"),
     },
-    ropes=("default", "dynamic"),
 )

@@ -112,12 +112,9 @@ ARCH = Architecture(
     interleaved=True,
     experts=True,
     classes={"Llama4ForCausalLM": config_keys},
-    names=names.NORMS | names.ATTENTION | {
-        "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
-        "feed_forward.router": "ffn_gate_inp", "feed_forward.experts.gate_up_proj": names.GATE_UP,
-        **{f"feed_forward.experts.*.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
-        "feed_forward.experts.down_proj": "ffn_down_exps", "feed_forward.shared_expert.gate_proj": "ffn_gate_shexp",
-        "feed_forward.shared_expert.up_proj": "ffn_up_shexp", "feed_forward.shared_expert.down_proj": "ffn_down_shexp",
+    names=names.NORMS | names.ATTENTION | names.ffn("feed_forward") | names.stacked("feed_forward") | {
+        "feed_forward.router": "ffn_gate_inp", **names.ffn("feed_forward.experts.*", "_exps"),
+        **names.ffn("feed_forward.shared_expert", "_shexp"),
     },
     ropes=("default", "llama3"),
     layout=TensorLayout(permuted=False, columns="halves"),

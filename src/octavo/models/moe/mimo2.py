@@ -10,7 +10,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import experts, layers, names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, local_rope, rope_parameters
-from octavo.models.shared.decoder import CustomPart, Decoder
+from octavo.models.shared.decoder import CustomPart, Decoder, FeedForward
 from octavo.models.shared.experts import SIGMOID, Routed
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
@@ -87,7 +87,7 @@ def attention(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int) -> No
 def feed_forward_tensors(hp: Mimo2, layer: int) -> Tensors:
     if layer < hp.n_layer:
         return experts.feed_forward_tensors(hp, layer)
-    return layers.ffn_tensors(hp) | layers.norms(hp.n_embd, "layer_output_norm")
+    return FeedForward().tensors(hp, layer) | layers.norms(hp.n_embd, "layer_output_norm")
 
 
 def config_keys(config: Config) -> Keys:

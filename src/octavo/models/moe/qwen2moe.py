@@ -24,18 +24,20 @@ def expert_layer_keys(config: Config) -> Keys:
     return expert_keys(config, "num_experts", "num_local_experts", width="moe_intermediate_size")
 
 
-def config_of(hp: Hyperparams) -> Mapping[str, Any]:
-    """Of experts in all layers."""
+def words_of(hp: Hyperparams, model_type: str, *, normalized: bool) -> Mapping[str, Any]:
+    """Of experts in all layers, whose weights are `normalized` or not."""
     return {
-        "model_type": "qwen2_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
-        "shared_expert_intermediate_size": hp.n_ff_shared, "norm_topk_prob": False, "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
+        "model_type": model_type, **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
+        "norm_topk_prob": normalized, "decoder_sparse_step": 1, "mlp_only_layers": [],
     }
 
 
+def config_of(hp: Hyperparams) -> Mapping[str, Any]:
+    return {"shared_expert_intermediate_size": hp.n_ff_shared, **words_of(hp, "qwen2_moe", normalized=False)}
+
+
 MODULES = names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", **names.ffn("mlp.shared_expert", "_shexp"),
 }
 """The router, experts and the shared one."""
 

@@ -1,14 +1,12 @@
 """Qwen3-MoE: Qwen3 with experts for a feed-forward."""
 
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
-from octavo.models.moe.qwen2moe import expert_layer_keys
+from octavo.models.moe.qwen2moe import expert_layer_keys, words_of
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Written
 from octavo.models.shared.config import Config, Keys, window_keys
 from octavo.models.shared.decoder import Attention, Decoder, Experts
-from octavo.models.shared.hparams import Hyperparams, expert_words
 from octavo.models.shared.windows import Windows
 
 
@@ -20,13 +18,6 @@ def config_keys(config: Config) -> Keys:
     return window | expert_layer_keys(config)
 
 
-def config_of(hp: Hyperparams) -> Mapping[str, Any]:
-    return {
-        "model_type": "qwen3_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
-        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
-    }
-
-
 ARCH = Architecture(
     name="qwen3moe",
     network=Decoder(mixer=Attention(qk_norm="heads"), feed_forward=Experts()),
@@ -34,5 +25,8 @@ ARCH = Architecture(
     experts=True,
     classes={"Qwen3MoeForCausalLM": config_keys},
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.moe("mlp", "gate_proj", "up_proj", "down_proj"),
-    written=Written(config=config_of, biases={"attention_bias": ("attn_q", "attn_k", "attn_v", "attn_output")}),
+    written=Written(
+        config=partial(words_of, model_type="qwen3_moe", normalized=True),
+        biases={"attention_bias": ("attn_q", "attn_k", "attn_v", "attn_output")},
+    ),
 )

@@ -13,10 +13,10 @@ from octavo.graph.node import Node
 from octavo.models.shared import experts, layers, names
 from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys
-from octavo.models.shared.decoder import CustomPart, Decoder
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder, FeedForward
 from octavo.models.shared.experts import SIGMOID, Routed
+from octavo.models.shared.hparams import local_base
 from octavo.models.shared.reader import ANY, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
-from octavo.models.shared.rope import Rope
 from octavo.models.shared.weights import Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
@@ -63,7 +63,6 @@ def complete(r: MetadataReader, hp: Step35) -> Step35:
         hp,
         **experts.read(r, hp, SIGMOID, normalized=True),
         rope=replace(hp.rope, dims=hp.rope.dims // 2),
-        rope_local=Rope(hp.rope.dims, r.real(LOCAL_BASE, hp.rope.base, 1.0), interleaved=False),
         layer_heads=heads,
         layer_kv=kv,
         clamps=clamps,
@@ -87,7 +86,7 @@ def _clamps(r: MetadataReader, field: str, n: int) -> tuple[float, ...]:
 def attention_tensors(hp: Step35, layer: int) -> Tensors:
     here = replace(hp, n_head=hp.layer_heads[layer], n_head_kv=hp.layer_kv[layer])
     gate = layers.products({"attn_gate": (here.n_head, hp.n_embd)})
-    return layers.attention_tensors(here, qk_norm="heads") | gate
+    return Attention(qk_norm="heads").tensors(here, layer) | gate
 
 
 def attention(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> Node:
@@ -100,7 +99,7 @@ def attention(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> N
 
 
 def feed_forward_tensors(hp: Step35, layer: int) -> Tensors:
-    dense = layers.ffn_tensors(hp) if layer >= hp.n_layer else {}  # those that guess tokens have one or the other
+    dense = FeedForward().tensors(hp, layer) if layer >= hp.n_layer else {}  # those that guess tokens have either
     return dense | experts.feed_forward_tensors(hp, layer)
 
 
@@ -205,7 +204,7 @@ ARCH = Architecture(
     network=Decoder(
         mixer=CustomPart(attention_tensors, attention), feed_forward=CustomPart(feed_forward_tensors, feed_forward)
     ),
-    keys=(*experts.KEYS, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()),
+    keys=(*experts.KEYS, local_base(), NEXTN, EVERY, *CLAMPS.values()),
     windows=Windows(listed=True),
     sizes=Sizes(kind=Step35, complete=complete, differs={HEADS: ANY, KV_HEADS: ANY, FF_WIDTH: ANY}),
     experts=True,
@@ -217,8 +216,7 @@ ARCH = Architecture(
     classes=dict.fromkeys(("Step3p7ForConditionalGeneration", "Step3p5ForCausalLM"), config_keys),
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.NEXTN | {
         "self_attn.g_proj": "attn_gate", "moe.gate": "ffn_gate_inp", "moe.router_bias": "exp_probs_b.bias",
-        **{f"moe.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
-        **{f"share_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+        **names.ffn("moe", "_exps"), **names.ffn("share_expert", "_shexp"),
         "transformer.shared_head.norm": "nextn.shared_head_norm",
         "transformer.shared_head.output": "nextn.shared_head_head",
     },

@@ -7,12 +7,11 @@ import numpy as np
 from octavo.formats import dequantize
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
-from octavo.io.gguf import LazyTensor
 from octavo.models.recurrent import mamba2
 from octavo.models.shared import layers
 from octavo.models.shared.architecture import Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.conversion import of_values, without_middle
+from octavo.models.shared.conversion import of_scan
 from octavo.models.shared.decoder import CustomPart, Decoder
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import MetadataReader
@@ -114,15 +113,6 @@ def scan_keys(config: Config, words: dict[str, str], inner: int) -> Keys:
     return {SIZES[name]: size for name, size in (sizes | {"inner": inner}).items()}
 
 
-def converted(name: str, tensor: LazyTensor, hp: Mamba) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: rates, and convolutions [C, K]."""
-    if name.endswith(".ssm_a"):
-        return of_values(tensor, lambda values: -np.exp(values))
-    if name.endswith(".ssm_conv1d.weight") and len(tensor.shape) == 3:
-        return without_middle(tensor)
-    return tensor
-
-
 def names(module: str) -> dict[str, str]:
     """Names of a scan's modules under one of a layer's, which ends with a dot."""
     found = {
@@ -141,5 +131,5 @@ ARCH = replace(
     classes={"MambaForCausalLM": config_keys, "FalconMambaForCausalLM": falcon_keys},
     names={"norm": "attn_norm", **names("mixer.")},
     tied=True,
-    layout=TensorLayout(converted=converted),
+    layout=TensorLayout(converted=lambda name, tensor, hp: of_scan(name, tensor)),
 )

@@ -16,8 +16,9 @@ from octavo.io.gguf.metadata import Metadata
 from octavo.models.shared.cache_scales import static_scales
 from octavo.models.shared.config import Config, Keys, rotary_keys
 from octavo.models.shared.decoder import Network
-from octavo.models.shared.hparams import Hyperparams, KeyRow, read_shared, refuse_causal, without_attention
+from octavo.models.shared.hparams import Hyperparams, Key, read_shared, without_attention
 from octavo.models.shared.keys import SHARED, check_keys
+from octavo.models.shared.mrope import Sections
 from octavo.models.shared.names import OUTER
 from octavo.models.shared.reader import CAUSAL, LAYER_NORM_EPS, RMS_EPS, MetadataReader
 from octavo.models.shared.weights import Tensors, Weights
@@ -194,7 +195,7 @@ class Architecture:
     network: Network
     classes: Mapping[str, Callable[[Config], Keys]]
     names: Mapping[str, str]
-    keys: tuple[KeyRow | str, ...] = ()
+    keys: tuple[Key | Sections | str, ...] = ()
     windows: Windows | None = None
     sizes: Sizes = Sizes()
     interleaved: bool = False
@@ -249,26 +250,21 @@ class Architecture:
         """
         check_keys(metadata, path, self.name, self.fields)
         r = MetadataReader(metadata, path, self.name, SHARED | self.fields, shapes)
-        hp = self._shared(r)
-        if self.encoder:
-            refuse_causal(r)
-        rows = [key for key in self.keys if not isinstance(key, str)]
-        values = {key.name: key.read(r, hp) for key in rows}
-        hp = hp.extended(self.sizes.kind, **{name: value for name, value in values.items() if name})
-        if self.windows is not None:
-            hp = self.windows.read(r, hp)
-        found: Hyperparams = self.sizes.complete(r, hp)
-        return found
-
-    def _shared(self, r: MetadataReader) -> Hyperparams:
         eps, sizes = LAYER_NORM_EPS if self.layer_norms else RMS_EPS, self.sizes
-        if not sizes.attention:
-            return without_attention(r, has_ff=sizes.feed_forward, eps=eps)
         hp = read_shared(
             r, interleaved=self.interleaved, experts=self.experts, eps=eps, equal_lengths=sizes.equal_lengths,
             differs=sizes.differs,
-        )
-        return replace(hp, rope=replace(hp.rope, whole_pairs=self.whole_pairs))
+        ) if sizes.attention else without_attention(r, has_ff=sizes.feed_forward, eps=eps)
+        hp = replace(hp, rope=replace(hp.rope, whole_pairs=self.whole_pairs))
+        if self.encoder and r.flag(CAUSAL, default=False):
+            raise r.error(CAUSAL, "is true", "false")
+        rows = [key for key in self.keys if not isinstance(key, str)]
+        values = {key.name: key.read(r, hp) for key in rows}
+        hp = hp.extended(sizes.kind, **{name: value for name, value in values.items() if name})
+        if self.windows is not None:
+            hp = self.windows.read(r, hp)
+        found: Hyperparams = sizes.complete(r, hp)
+        return found
 
     def config_keys(self, config: Config, name: str) -> Keys:
         """What config.json says of a model of the class `name`, as fields beside those of all architectures.

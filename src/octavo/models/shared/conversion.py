@@ -199,9 +199,22 @@ def of_values(
     )
 
 
+def f32_tensor(values: F32, name: str = "") -> QTensor:
+    """Values as a tensor of F32, whatever they are."""
+    return QTensor(by_name("F32"), values.shape, np.ascontiguousarray(values, "<f4").view(np.uint8), name)
+
+
 def without_middle(tensor: LazyTensor) -> LazyTensor:
     """The weight of a convolution, [C, 1, K] in a checkpoint, as [C, K] in F32."""
     return of_values(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
+
+
+def of_scan(name: str, tensor: LazyTensor) -> LazyTensor:
+    """A tensor of a layer with a state as GGUF has it: rates, and convolutions [C, K]; others as they are."""
+    if name.endswith(".ssm_a"):
+        return of_values(tensor, lambda values: -np.exp(values))
+    is_convolution = name.endswith(".ssm_conv1d.weight") and len(tensor.shape) == 3
+    return without_middle(tensor) if is_convolution else tensor
 
 
 def in_shape(

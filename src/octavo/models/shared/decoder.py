@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.layers import Activation, Bias, QkNorm
-from octavo.models.shared.weights import BIAS, Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.weights import BIAS, Tensors, Weights, matrix, vector
 
 EMBEDDING_NORM = "token_embd_norm"
 BuildPart = Callable[[GraphBuilder, Any, Weights, Node, int], Node]
@@ -107,11 +107,16 @@ class Attention:
     sinks: bool = False
 
     def tensors(self, hp: Hyperparams, layer: int) -> Tensors:
-        found = layers.attention_tensors(
-            hp, bias=self.bias, output_bias=self.output_bias, joined=self._is_joined(hp), qk_norm=self.qk_norm
-        )
+        q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
+        rows = {"attn_qkv": q + 2 * kv} if self._is_joined(hp) else {"attn_q": q, "attn_k": kv, "attn_v": kv}
+        found = layers.products({name: (n, hp.n_embd) for name, n in rows.items()}, self.bias)
+        found |= layers.products({"attn_output": (hp.n_embd, q)}, self.output_bias)
+        if self.qk_norm:
+            for n, size in (("q", q), ("k", kv)):
+                width = size if self.qk_norm == "rows" else hp.head_dim
+                found[f"attn_{n}_norm.weight"] = vector(width, optional=self.qk_norm == "heads or none")
         if self.gated:
-            found |= with_scales({"attn_gate.weight": matrix(hp.n_head * hp.head_dim, hp.n_embd)})
+            found |= layers.products({"attn_gate": (q, hp.n_embd)})
         return found | ({"attn_sinks.weight": vector(hp.n_head)} if self.sinks else {})
 
     def build(self, g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, layer: int) -> Node:
@@ -130,7 +135,7 @@ class Attention:
 
     def project(self, g: GraphBuilder, hp: Any, b: Weights, h: Node) -> tuple[Node, Node, Node]:
         """q, k and v of h [T, n_embd], split into heads."""
-        return (layers.joined_qkv if self._is_joined(hp) else layers.qkv)(g, hp, b, h, self.qk_norm)
+        return layers.qkv(g, hp, b, h, self.qk_norm, joined=self._is_joined(hp))
 
     def attend(self, g: GraphBuilder, hp: Hyperparams, b: Weights, heads: tuple[Node, Node, Node], layer: int) -> Node:
         """[T, H * D] of q, k and v of heads."""
@@ -219,7 +224,10 @@ class Experts:
         return found
 
     def build(self, g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, layer: int) -> Node:
-        y = layers.moe(g, hp, b, h, normalized=self.normalized)
+        probabilities = g.soft_max(g.mul_mat(b["ffn_gate_inp"], h))
+        ids = g.top_k(probabilities, hp.n_expert_used)
+        weights = g.gather(probabilities, ids)
+        y = layers.through_experts(g, b, h, ids, g.normalize(weights) if self.normalized else weights)
         if not (self.shared and hp.n_ff_shared):
             return y
         shared = layers.ffn(g, b, h, "_shexp")
@@ -301,10 +309,7 @@ class Decoder:
     output_norm: str = "output_norm"
     output_bias: bool = False
     classifier: bool = False
-
-    @property
-    def encodes(self) -> bool:
-        return False
+    encodes: ClassVar[bool] = False
 
     def tensors(self, hp: Any) -> Tensors:
         found = layers.model_tensors(
@@ -362,10 +367,7 @@ class TransformerEncoder(Decoder):
     """A model that gives vectors of tokens in place of logits, normed unless `output_norm` is ""."""
 
     mixer: LayerPart = FullAttention()
-
-    @property
-    def encodes(self) -> bool:
-        return True
+    encodes: ClassVar[bool] = True
 
     def tensors(self, hp: Any) -> Tensors:
         found = Decoder.tensors(self, hp)

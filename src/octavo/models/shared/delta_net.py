@@ -12,8 +12,8 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers, names
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.conversion import of_values, without_middle
-from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder, LayerPart, NormNames
+from octavo.models.shared.conversion import of_scan, of_values
+from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, LayerPart, NormNames
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import LIMITS, NEXTN, MetadataReader, brief
 from octavo.models.shared.states import Hybrid, taps_of
@@ -102,7 +102,7 @@ def decoder(
 
 
 def attention_tensors(hp: DeltaNet, layer: int) -> Tensors:
-    found = layers.attention_tensors(hp, bias=False, qk_norm="heads")
+    found = Attention(bias=False, qk_norm="heads").tensors(hp, layer)
     return found | {"attn_q.weight": matrix(2 * hp.n_head * hp.head_dim, hp.n_embd)}
 
 
@@ -171,15 +171,10 @@ def converted(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
     """A checkpoint's tensor as GGUF has it: norms ready to multiply with, rates, and convolutions [C, K]."""
     if name.endswith("norm.weight") and not name.endswith("ssm_norm.weight"):
         return of_values(tensor, lambda values: values + np.float32(1))
-    if name.endswith("ssm_a"):
-        return of_values(tensor, lambda values: -np.exp(values))
-    if name.endswith("ssm_conv1d.weight") and len(tensor.shape) == 3:
-        return without_middle(tensor)
-    return tensor
+    return of_scan(name, tensor)
 
 
-NAMES = names.ATTENTION | names.QK_NORMS | {
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+NAMES = names.LATE_NORMS | names.ATTENTION | names.QK_NORMS | {
     "linear_attn.conv1d": "ssm_conv1d", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
     "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
 }

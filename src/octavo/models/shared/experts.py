@@ -14,7 +14,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers
 from octavo.models.shared.architecture import Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import CustomPart
+from octavo.models.shared.decoder import CustomPart, FeedForward
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights, vector
@@ -77,7 +77,7 @@ def sizes(gate: int, *, normalized: bool = False) -> Sizes:
 def feed_forward_tensors(hp: Routed, layer: int) -> Tensors:
     """Of a layer, by its number. Sigmoids have biases, softmax may."""
     if layer < hp.n_dense:
-        return layers.ffn_tensors(hp)
+        return FeedForward().tensors(hp, layer)
     shared = layers.shared_expert_tensors(hp, hp.n_ff_shared) if hp.n_ff_shared else {}
     return layers.moe_tensors(hp) | shared | {"exp_probs_b.bias": vector(hp.n_expert, optional=hp.gate == SOFTMAX)}
 

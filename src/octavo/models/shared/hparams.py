@@ -5,24 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from octavo.errors import ModelError, shown
+from octavo.models.shared import reader
 from octavo.models.shared.config import Config, Keys, rope_parameters
-from octavo.models.shared.reader import (
-    ANY,
-    CAUSAL,
-    EXPERT_WIDTH,
-    FF_WIDTH,
-    HEADS,
-    KV_HEADS,
-    LAYER_NORM_EPS,
-    LIMITS,
-    NEXTN,
-    RMS_EPS,
-    WINDOW,
-    MetadataReader,
-)
+from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader
 from octavo.models.shared.rope import Rope
 
 CLASSIFIER = "cls.output.weight"
@@ -128,24 +116,6 @@ class Hyperparams:
         return self.query_scale or 1 / math.sqrt(self.head_dim)
 
 
-class KeyRow(Protocol):
-    """A hyperparameter as a file and config.json say it."""
-
-    @property
-    def name(self) -> str:
-        """The field of Hyperparams, or of an architecture's own class of these; "": it is only checked."""
-
-    @property
-    def field(self) -> str:
-        """The field of a file, under `<arch>.`."""
-
-    def read(self, r: MetadataReader, hp: Hyperparams) -> Any:
-        """The value of a file. Raises ModelError or GGUFError naming the key that is wrong."""
-
-    def keys(self, config: Config) -> Keys:
-        """What config.json says, as a field of a file. Raises ModelError for what does not fit."""
-
-
 @dataclass(frozen=True)
 class Key:
     """A number, flag or word: what it is called here, in a GGUF file and in config.json, and what it may be.
@@ -222,8 +192,8 @@ def local_base(default: float | None = None) -> Key:
 
 
 def read_shared(
-    r: MetadataReader, *, interleaved: bool = False, experts: bool | None = None, eps: str = RMS_EPS,
-    equal_lengths: bool = True, differs: Mapping[str, str] | None = None,
+    r: MetadataReader, *, interleaved: bool, experts: bool | None, eps: str, equal_lengths: bool,
+    differs: Mapping[str, str],
 ) -> Hyperparams:
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
@@ -233,14 +203,13 @@ def read_shared(
     equal_lengths  heads of values are as long as those of keys
     differs        how sizes differ by layer, by their field, see `MetadataReader.by_layer`; the largest is given
     """
-    differs = differs or {}
 
     def largest(field: str, default: int | None = None) -> int:
         return r.by_layer(field, differs.get(field, ""), default)
 
     n_embd, n_head = r.size("embedding_length", LIMITS["embedding_length"]), largest(HEADS)
     n_head_kv = largest(KV_HEADS, n_head)
-    if n_head % n_head_kv and differs.get(HEADS) != ANY:
+    if n_head % n_head_kv and differs.get(HEADS) != reader.ANY:
         raise r.error(KV_HEADS, f"{n_head_kv} does not divide {n_head} heads")
     head_dim = _read_head_dim(r, n_embd, n_head, equal_lengths)
     n_expert, n_expert_used = _read_experts(r, experts)
@@ -259,7 +228,7 @@ def read_shared(
         n_ctx_train=n_ctx_train,
         eps=r.real(eps, 1e-5, high=1.0),
         rope=_read_rope(r, head_dim, n_ctx_train, interleaved),
-        around_mean=eps == LAYER_NORM_EPS,
+        around_mean=eps == reader.LAYER_NORM_EPS,
         n_expert=n_expert,
         n_expert_used=n_expert_used,
         n_ff_expert=largest(EXPERT_WIDTH, n_ff or None) if n_expert else 0,
@@ -282,7 +251,7 @@ def without_attention(r: MetadataReader, *, has_ff: bool, eps: str) -> Hyperpara
         arch=r.arch, n_layer=r.size("block_count", LIMITS["block_count"]),
         n_embd=r.size("embedding_length", LIMITS["embedding_length"]), n_ff=ff, n_head=0, n_head_kv=0, head_dim=0,
         n_vocab=_vocabulary_size(r), n_ctx_train=_context(r, CONTEXT), eps=r.real(eps, 1e-5, high=1.0),
-        rope=Rope(dims=0, base=10000.0, interleaved=False), around_mean=eps == LAYER_NORM_EPS,
+        rope=Rope(dims=0, base=10000.0, interleaved=False), around_mean=eps == reader.LAYER_NORM_EPS,
     )
 
 
@@ -297,12 +266,6 @@ def with_longrope(r: MetadataReader, hp: H) -> H:
     """The same with a longrope where a file has the tensors of one, which it need not name."""
     stretched = any(f"rope_factors_{length}.weight" in r.shapes for length in ("long", "short"))
     return replace(hp, rope=replace(hp.rope, kind="longrope")) if stretched else hp
-
-
-def refuse_causal(r: MetadataReader) -> None:
-    """Raise ModelError for a file of an encoder that says that tokens see none behind them."""
-    if r.flag(CAUSAL, default=False):
-        raise r.error(CAUSAL, "is true", "false")
 
 
 def _context(r: MetadataReader, default: int) -> int:

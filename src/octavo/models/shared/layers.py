@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -68,25 +68,6 @@ def norms(width: int, *names: str, bias: bool = False) -> Tensors:
     """Norms of this width; with `bias` they have biases. Names that end with a dot are whole names of tensors."""
     ends = (".weight", BIAS) if bias else (".weight",)
     return {name[:-1] if name.endswith(".") else name + end: vector(width) for name in names for end in ends}
-
-
-def attention_tensors(
-    hp: Hyperparams, *, bias: Bias = None, output_bias: Bias = False, joined: bool = False, qk_norm: QkNorm = ""
-) -> Tensors:
-    """An attention layer's tensors, see `decoder.Attention`."""
-    q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
-    rows = {"qkv": q + 2 * kv} if joined else {"q": q, "k": kv, "v": kv}
-    found = products({f"attn_{name}": (n, hp.n_embd) for name, n in rows.items()}, bias)
-    found |= products({"attn_output": (hp.n_embd, q)}, output_bias)
-    sizes = (q, kv) if qk_norm == "rows" else (hp.head_dim,) * 2
-    normed = dict(zip(("attn_q_norm.weight", "attn_k_norm.weight"), sizes, strict=True)) if qk_norm else {}
-    return found | {name: vector(n, optional=qk_norm == "heads or none") for name, n in normed.items()}
-
-
-def ffn_tensors(hp: Hyperparams, *, bias: Bias = False) -> Tensors:
-    """A dense SwiGLU feed-forward layer's tensors."""
-    shapes = {"ffn_gate": (hp.n_ff, hp.n_embd), "ffn_up": (hp.n_ff, hp.n_embd), "ffn_down": (hp.n_embd, hp.n_ff)}
-    return products(shapes, bias)
 
 
 def classifier_tensors(hp: Hyperparams) -> Tensors:
@@ -159,33 +140,28 @@ def experts(g: GraphBuilder, b: Weights, name: str, x: Node, ids: Node) -> Node:
     return y if bias is None else g.add_rows(y, constant(dequantize(bias.tensor).reshape(-1), bias.name), ids)
 
 
-def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, norm: QkNorm = "") -> tuple[Node, Node, Node]:
-    """The three projections of h [T, n_embd], split into heads; of q and k normed what `norm` says."""
-    if norm == "rows":
-        q, k = (g.rms_norm(linear(g, b, n, h), b[f"{n}_norm"], hp.eps) for n in ("attn_q", "attn_k"))
-        v = linear(g, b, "attn_v", h)
+def qkv(
+    g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, norm: QkNorm = "", *, joined: bool = False
+) -> tuple[Node, Node, Node]:
+    """The three projections of h [T, n_embd], split into heads; of q and k normed what `norm` says.
+
+    joined  one matrix has the rows of all
+    """
+    heads = hp.n_head, hp.n_head_kv, hp.n_head_kv
+    if joined:
+        q, k, v = g.columns(linear(g, b, "attn_qkv", h), *(n * hp.head_dim for n in heads))
     else:
         q, k, v = (linear(g, b, f"attn_{n}", h) for n in "qkv")
-    return _heads(g, hp, b, (q, k, v), norm)
-
-
-def joined_qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, norm: QkNorm = "") -> tuple[Node, Node, Node]:
-    """The same, of one matrix with the rows of all."""
-    q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
-    return _heads(g, hp, b, g.columns(linear(g, b, "attn_qkv", h), q, kv, kv), norm)
-
-
-def _heads(
-    g: GraphBuilder, hp: Hyperparams, b: Weights, parts: Iterable[Node], norm: QkNorm
-) -> tuple[Node, Node, Node]:
-    q, k, v = map(g.split_heads, parts, (hp.n_head, hp.n_head_kv, hp.n_head_kv))
+    if norm == "rows":
+        q, k = norm_heads(g, hp, b, q, k)
+    q, k, v = map(g.split_heads, (q, k, v), heads)
     if norm == "heads" or (norm == "heads or none" and b.get("attn_q_norm") is not None):
         q, k = norm_heads(g, hp, b, q, k)
     return q, k, v
 
 
 def norm_heads(g: GraphBuilder, hp: Hyperparams, b: Weights, q: Node, k: Node) -> tuple[Node, Node]:
-    """Each head of q and k normed."""
+    """Each head of q and k, or each row, normed."""
     return g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
 
 
@@ -200,17 +176,6 @@ def scaled(g: GraphBuilder, x: Node, scale: float) -> Node:
     width = x.shape[1]
     assert isinstance(width, int)
     return x if scale == 1 else g.mul(x, constant(np.full(width, scale, np.float32), f"{x.name}.scale"))
-
-
-def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, *, normalized: bool = True) -> Node:
-    """Each token through its most likely experts, weighted by the router's probabilities.
-
-    normalized  weights of the chosen experts sum to 1, otherwise they are probabilities among all
-    """
-    probabilities = g.soft_max(g.mul_mat(b["ffn_gate_inp"], h))
-    ids = g.top_k(probabilities, hp.n_expert_used)
-    weights = g.gather(probabilities, ids)
-    return through_experts(g, b, h, ids, g.normalize(weights) if normalized else weights)
 
 
 def through_experts(g: GraphBuilder, b: Weights, h: Node, ids: Node, weights: Node, gated: Gated | None = None) -> Node:

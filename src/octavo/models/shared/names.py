@@ -19,6 +19,8 @@ OUTER = outer("embed_tokens", bias=True)
 """Those of most, without the "model." that they begin with."""
 
 NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+LATE_NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
+"""The same norms, where GGUF calls the second one that behind attention."""
 ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
@@ -26,7 +28,15 @@ ATTENTION = {
 POST_NORMS = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 """Norms of what attention and feed-forward add."""
 QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-FFN = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def ffn(module: str, kind: str = "") -> dict[str, str]:
+    """Names of a feed-forward under a module; of the expert for all tokens with the `kind` "_shexp", of experts that
+    MLX stacks with "_exps"."""
+    return {f"{module}.{part}_proj": f"ffn_{part}{kind}" for part in ("gate", "up", "down")}
+
+
+FFN = ffn("mlp")
 LLAMA = NORMS | ATTENTION | FFN
 SANDWICH_NORMS = {"input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm"} | POST_NORMS
 """Norms before and behind attention and feed-forward."""
@@ -40,7 +50,7 @@ def moe(module: str, gate: str, up: str, down: str) -> dict[str, str]:
         f"{module}.experts.*.{up}": "ffn_up_exps",
         f"{module}.experts.*.{down}": "ffn_down_exps",
         **stacked(module),
-        **switch(f"{module}.switch_mlp"),
+        **ffn(f"{module}.switch_mlp", "_exps"),
     }
 
 
@@ -49,20 +59,14 @@ def stacked(module: str) -> dict[str, str]:
     return {f"{module}.experts.gate_up_proj": GATE_UP, f"{module}.experts.down_proj": "ffn_down_exps"}
 
 
-def switch(module: str) -> dict[str, str]:
-    """Names of experts that MLX stacks under a module."""
-    return {f"{module}.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")}
-
-
 GATE_UP = "ffn_gate_exps ffn_up_exps"
 """Two tensors in one: the halves of each expert's rows."""
 SHARED_GATE_UP = "ffn_gate_shexp ffn_up_shexp"
 """The same of the expert that all tokens go through."""
-ROUTED = moe("mlp", "gate_proj", "up_proj", "down_proj") | {
-    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
+ROUTED = moe("mlp", "gate_proj", "up_proj", "down_proj") | ffn("mlp.shared_experts", "_shexp") | {
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
 }
-"""Names of the parts of experts as DeepSeek has them, see `models.routed`."""
+"""Names of the parts of experts as DeepSeek has them, see `models.shared.experts`."""
 NEXTN = {
     "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm", "embed_tokens": "nextn.embed_tokens",
     "shared_head.head": "nextn.shared_head_head", "shared_head.norm": "nextn.shared_head_norm",

@@ -13,7 +13,7 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.conversion import in_rows, of_values, without_middle
+from octavo.models.shared.conversion import in_rows, of_scan
 from octavo.models.shared.decoder import CustomPart
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import LIMITS, MetadataReader, brief
@@ -166,15 +166,11 @@ def layer_kinds(config: Config, word: str, kinds: dict[str, str]) -> list[str] |
 
 def converted(name: str, tensor: LazyTensor, hp: Mamba2) -> LazyTensor:
     """A checkpoint's tensor as GGUF has it: rates, convolutions [C, K], and numbers of heads and groups in rows."""
-    if name.endswith(".ssm_a"):
-        return in_rows(of_values(tensor, lambda values: -np.exp(values)), hp.heads)
-    if name.endswith(".ssm_d"):
-        return in_rows(tensor, hp.heads)
+    if name.endswith((".ssm_a", ".ssm_d")):
+        return in_rows(of_scan(name, tensor), hp.heads)
     if name.endswith(".ssm_norm.weight") and hp.scan_groups > 1:
         return in_rows(tensor, hp.scan_groups)
-    if name.endswith(".ssm_conv1d.weight") and len(tensor.shape) == 3:
-        return without_middle(tensor)
-    return tensor
+    return of_scan(name, tensor)
 
 
 def names(module: str) -> dict[str, str]:

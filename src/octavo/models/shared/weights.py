@@ -149,9 +149,7 @@ class Weights:
         return self._nodes[name]
 
     def __getitem__(self, name: str) -> Node:
-        return self._node(self._full(name))
-
-    def _node(self, full: str) -> Node:
+        full = self._full(name)
         if full not in self._nodes:
             tensor = self._file.tensor(full)
             self._nodes[full] = weight(tensor, input_scale_of(self._file, tensor))
