@@ -25,12 +25,12 @@ from octavo.huggingface.checkpoint_file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.layout_table import layout_name
 from octavo.huggingface.tokenizer.unsupported_settings import unsaid
-from octavo.io.apart import model_files
+from octavo.io.distinct_paths import model_files
 from octavo.io.foreign import HEAD, foreign
 from octavo.io.gguf import LazyTensor
 from octavo.io.gguf.part import MAGIC
 from octavo.io.missing_model import require_there
-from octavo.io.regular import open_regular
+from octavo.io.regular_file import open_regular
 from octavo.models import Hyperparams, read_model
 from octavo.models.shared.weights import ORDER, SCALE, scale_name, weight_of
 from octavo.quantizers.imatrix import Imatrix

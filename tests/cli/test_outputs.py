@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
+from octavo.io.distinct_paths import MODEL, TEXT, model_files, require_apart, text_files
 from tests.cli.conftest import Run
 from tests.runtime import tiny
 

@@ -108,7 +108,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"peft_type": "IA3"}, "peft_type: is 'IA3' (allowed: LORA)"),
     ({"use_dora": True}, "use_dora: is 'True': DoRA (allowed: none)"),
     ({"use_qalora": True}, "QALoRA"),
-    ({"use_new": True}, "use_new: is nothing that is known"),
+    ({"use_new": True}, "use_new: is not supported"),
     ({"modules_to_save": ["lm_head"]}, "modules_to_save: is \"['lm_head']\": whole modules beside the LoRA"),
     ({"bias": "lora_only"}, "bias: is 'lora_only' (allowed: none)"),
     ({"lora_bias": True}, "biases of a LoRA"),

@@ -339,7 +339,7 @@ def test_models_that_no_scheme_takes(tmp_path: Path) -> None:
 
 def test_a_quantized_file_is_taken_when_it_is_asked_for(tmp_path: Path) -> None:
     quantize_file(resolve("demo"), tmp_path / "q8.gguf", "Q8_0")
-    with pytest.raises(UsageError, match=r"is Q8_0, and quantizing it again loses more.*--allow-requantize"):
+    with pytest.raises(UsageError, match=r"is Q8_0, and quantizing it again would add error.*--allow-requantize"):
         quantize_checkpoint(tmp_path / "q8.gguf", tmp_path / "out", "int8-w8a8")
     report = quantize_checkpoint(tmp_path / "q8.gguf", tmp_path / "out", "int8-w8a8", allow_requantize=True)
     assert {row.type for row in report.rows} == {"INT8", "F16", "F32"}

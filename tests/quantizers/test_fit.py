@@ -20,7 +20,7 @@ from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import quantize_file
 from octavo.quantizers.fit import GUESSED, MEASURED, Fitted, fit, fit_types, quantize_to_size
 from octavo.quantizers.fit.fit import Target, offers, parse_size
-from octavo.quantizers.fit.prior import guessed_slopes
+from octavo.quantizers.fit.sensitivity_prior import guessed_slopes
 from octavo.quantizers.imatrix import Imatrix, SquareSums
 from octavo.quantizers.job.job_source import gguf_source
 from octavo.quantizers.job.recode import Recoded, recode

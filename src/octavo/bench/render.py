@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo.bench.others import BUSY, misleading
+from octavo.sizes import size
 
 Result = dict[str, Any]
 
@@ -29,7 +30,7 @@ def to_markdown(result: Result) -> str:
     added = [f"{one['name']} x {one['scale']:g}" for one in result.get("lora", ())]
     lora = f" with LoRA {', '.join(added)}" if added else ""
     lines = [
-        f"**{model['file']}**{lora}: {model['bytes'] / 1e9:.2f} GB, {model['bits_per_weight']:.2f} bits per weight",
+        f"**{model['file']}**{lora}: {size(model['bytes'])}, {model['bits_per_weight']:.2f} bits per weight",
         "",
         f"{card}{where['cpu']}, {_count(where['cores'], 'core')}, {where['os']}; {result['device']}, "
         f"{_count(result['threads'], 'thread')}, KV {result['kv']}; "
@@ -46,7 +47,7 @@ def to_markdown(result: Result) -> str:
             " withheld.",
             "",
         ]
-    head = ["test", "tok/s"]
+    head = ["test", "tok/s: median (mean ± deviation)"]
     for name in names[1:]:
         head += [f"{name} tok/s", "ratio"]
     lines += _row([*head, "weights GB/s", "of read limit", "of first decode", "GOPS"])

@@ -20,8 +20,8 @@ from octavo.formats.spec import F32
 from octavo.graph.node import Node
 from octavo.graph.stages import Stage
 from octavo.huggingface import open_model_file
-from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.io.atomic import require_target
+from octavo.io.distinct_paths import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.statistics import ChannelStatistics
 from octavo.quantizers.statistics.statistics_file import Statistics

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from octavo.data.questions import Question, Split, most
 from octavo.data.questions import questions as draw
 from octavo.errors import FileError, UsageError
-from octavo.io import regular
+from octavo.io import regular_file
 from octavo.io.gguf import GGUFFile
 from octavo.text import Tokenizer
 
@@ -48,7 +48,7 @@ def read_text(path: str | os.PathLike[str], tokenizer: Tokenizer, *, parse_speci
     `parse_special`: text such as "<|im_end|>" becomes the control token of that name. Raises FileError for a file that
     can't be opened, is not a regular file, is empty, has more than MAX_BYTES, or is not UTF-8.
     """
-    text = regular.read_text(path, MAX_BYTES).removesuffix("\n")
+    text = regular_file.read_text(path, MAX_BYTES).removesuffix("\n")
     if not text:
         raise FileError("the text is empty", file=path, offset=0)
     return Text(os.path.basename(path), tokenizer.encode(text, parse_special=parse_special))
@@ -120,7 +120,7 @@ def read_calibration(
     of less than a window.
     """
     require_sizes(samples, context)
-    raw = regular.read_text(path, MAX_SAMPLES_BYTES)
+    raw = regular_file.read_text(path, MAX_SAMPLES_BYTES)
     name, digest = os.path.basename(path), sha256(raw.encode()).hexdigest()
     if has_records(path):
         lines = [(i, line) for i, line in enumerate(raw.split("\n"), 1) if line.strip()]

@@ -107,7 +107,8 @@ class SamplingFlags:
         float | None, sampling_option("--temp", "--temperature", help="0 is greedy (default: the model's, or 0.8).")
     ] = None
     top_k: Annotated[
-        int | None, sampling_option(help="Only the k most likely; 0 or -1: all (default: the model's, or 40).")
+        int | None,
+        sampling_option(help="Sample from the k most likely tokens; 0 or -1: all (default: the model's, or 40)."),
     ] = None
     top_p: Annotated[
         float | None,
@@ -124,10 +125,10 @@ class SamplingFlags:
         int | None, sampling_option(help="How many tokens are recent; -1: all (default: the model's, or 64).")
     ] = None
     presence_penalty: Annotated[
-        float | None, sampling_option(help="Taken from the logits of tokens that the reply has (default: 0).")
+        float | None, sampling_option(help="Subtracted from the logits of tokens already in the reply (default: 0).")
     ] = None
     frequency_penalty: Annotated[
-        float | None, sampling_option(help="Taken from them for each time that it has them (default: 0).")
+        float | None, sampling_option(help="The same, once for each occurrence (default: 0).")
     ] = None
 
     def params(self) -> dict[str, Any]:

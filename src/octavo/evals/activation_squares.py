@@ -15,8 +15,8 @@ from octavo.errors import NonFiniteError, UsageError
 from octavo.evals.windows import TextWindow, windows
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Graph, Node
-from octavo.io.apart import MODEL, model_files, require_apart
 from octavo.io.atomic import require_target
+from octavo.io.distinct_paths import MODEL, model_files, require_apart
 from octavo.quantizers.imatrix import Imatrix
 from octavo.runtime import Model
 from octavo.runtime.cache.page_pool import Sequence as CachedSequence

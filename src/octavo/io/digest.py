@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from os import PathLike
 
-from octavo.io.regular import open_regular
+from octavo.io.regular_file import open_regular
 
 SLAB = 1 << 23
 """Bytes that a thread hashes at a time."""

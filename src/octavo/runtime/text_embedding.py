@@ -129,8 +129,9 @@ class Embedder:
             if is_reranker(file := self.engine.model.file):
                 problem = f"{file.path} is a reranker, which scores documents: use `octavo rank`, or set a pooling"
                 raise UsageError(problem, argument="pooling")
-            problem = f"{self.engine.model.file.path} does not say how to pool the vectors of tokens"
-            raise UsageError(f"{problem}: set --pooling (pooling= in Python) to mean, cls or last", argument="pooling")
+            problem = f"{self.engine.model.file.path} is not an embedding model: it does not say how to pool"
+            way = "set --pooling (pooling= in Python) to mean, cls or last to use it anyway"
+            raise UsageError(f"{problem}; {way}", argument="pooling")
         return pooling
 
     def token_vectors(self, texts: Sequence[str]) -> list[F32]:

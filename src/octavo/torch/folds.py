@@ -231,7 +231,7 @@ class OpenFold:
         if self.fold.offset and not is_norm:
             raise UsageError(f"{self.label}: offset is {self.fold.offset} of an nn.Linear (allowed: with norms)")
         if weight is not None and weight.is_meta:
-            raise UsageError(f"{self.label}: its weight is on meta, without values")
+            raise UsageError(f"{self.label}: its weight is on the meta device, which has no data")
 
     def _reader(self, module: nn.Module, name: str) -> nn.Linear:
         layer = self._part(module, name)

@@ -25,8 +25,8 @@ from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.layouts.kv_scales import is_kv_scale
 from octavo.huggingface.schemes import KEY
-from octavo.io.apart import BESIDE, MODEL, model_files, require_apart
 from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
+from octavo.io.distinct_paths import BESIDE, MODEL, model_files, require_apart
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.io.safetensors import StoredTensor, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, INDEX

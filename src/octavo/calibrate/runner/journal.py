@@ -14,7 +14,7 @@ import numpy as np
 
 from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError
 from octavo.formats.spec import AnyArray
-from octavo.io import regular
+from octavo.io import regular_file
 from octavo.io.atomic import failures_of, written_file
 from octavo.io.locks import locked_if_any
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
@@ -177,7 +177,7 @@ def _state(folder: str) -> tuple[object, int] | None:
     if not os.path.lexists(path):
         return None
     try:
-        state = json.loads(regular.read_text(path, LARGEST_STATE))
+        state = json.loads(regular_file.read_text(path, LARGEST_STATE))
         run, stage = state["run"], state["stage"]
     except (ValueError, KeyError, TypeError):
         raise FileError("is not the state of a run", file=path, allowed="to begin anew") from None

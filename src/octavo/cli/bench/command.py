@@ -72,8 +72,8 @@ def model(
     from octavo.bench.machine import shortened
     from octavo.bench.render import FORMATS, file_name, to_markdown
     from octavo.bench.result import BenchOptions, bench_model
-    from octavo.io.apart import MODEL, model_files, require_apart
     from octavo.io.atomic import require_target
+    from octavo.io.distinct_paths import MODEL, model_files, require_apart
 
     kind, output = told.kind, told.output
     options = BenchOptions(

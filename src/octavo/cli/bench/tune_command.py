@@ -8,7 +8,7 @@ import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.plain import to_json
-from octavo.errors import UsageError
+from octavo.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     from octavo.bench.tune import Timed
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def tune(
     model: ModelName,
-    again: Annotated[bool, typer.Option("--again", help="Time what the table has already, too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Time matrices again that the table has already.")] = False,
     offline: Offline = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each choice, a line each.")] = False,
 ) -> None:
@@ -27,7 +27,11 @@ def tune(
     from octavo.huggingface import open_model_file
 
     path = local(model, offline)
-    backend: Any = backends_of("gpu", cores())[0]
+    try:
+        backend: Any = backends_of("gpu", cores())[0]
+    except BackendError as error:
+        why = str(error).replace("; or take --device cpu", "")
+        raise UsageError(f"bench tune times kernels on a GPU; {why}") from None
 
     from octavo.backends.gpu.matmul.tuned.table import user_file
     from octavo.bench import gpu

@@ -44,8 +44,8 @@ def embed(
 
     `octavo embed bge.gguf -o vectors.npy < lines.txt` writes a vector for each line.
     """
-    from octavo.io.apart import MODEL, model_files, require_apart
     from octavo.io.atomic import require_target
+    from octavo.io.distinct_paths import MODEL, model_files, require_apart
     from octavo.runtime import load
 
     if pooling == "none" and output is not None:

@@ -59,7 +59,7 @@ def pull(
 
 
 def list_models(as_json: AsJson = False) -> None:
-    """List the hub's models that are on this machine. Files that came another way are not looked for."""
+    """List models of the hub that are on this machine."""
     from octavo.io.hub.inventory import cache_folder, installed
 
     found = installed()

@@ -38,7 +38,7 @@ def inspect(
     ] = None,
     kv: Kv = "f16", offline: Offline = False,
 ) -> None:
-    """Show what a model is, what it takes in memory, and whether it runs here; with options these parts alone.
+    """Show what a model is, what it takes in memory, and whether it runs here; an option shows only that part.
 
     Of a LoRA adapter: its rank, what it is multiplied by, which modules it changes, and of which model.
     """

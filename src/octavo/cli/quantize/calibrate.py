@@ -54,7 +54,7 @@ def calibrate(
     scales: Annotated[
         str | None,
         typer.Option("--cache-scales", metavar="FILE",
-                     help="The model again, with scales for its KV cache: a file or a folder, as it is.")
+                     help="Write a copy of the model with scales for its KV cache: a file or a folder, as it is.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +64,7 @@ def calibrate(
     """
     from octavo.calibrate.caches.scales import require_scales, write_scales
     from octavo.calibrate.statistics_run import StatisticsOptions, StatisticsRun
-    from octavo.io.apart import require_apart
+    from octavo.io.distinct_paths import require_apart
 
     if output is None and not dry_run:
         raise UsageError("-o FILE is missing: where the statistics go (or --dry-run)")

@@ -36,8 +36,8 @@ def imatrix(
     from octavo.cli.progress_bar import Bar
     from octavo.evals.activation_squares import collect_imatrix
     from octavo.evals.eval_model import context_for, open_subject
-    from octavo.io.apart import TEXT, require_apart, text_files
     from octavo.io.atomic import require_target
+    from octavo.io.distinct_paths import TEXT, require_apart, text_files
 
     require_target(output)
     require_apart(output, {TEXT: text_files(text)})

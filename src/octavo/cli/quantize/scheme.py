@@ -32,7 +32,7 @@ class SchemeOptions:
     rotate: Annotated[
         bool,
         scheme_option("--rotate",
-                     help="With --method: first turn the residual stream and heads' values, which spreads outliers."),
+                     help="With --method: first rotate the residual stream and heads' values, which spreads outliers."),
     ] = False
 
     kv: Annotated[

@@ -28,11 +28,11 @@ class ReplyOptions:
 
     system: Annotated[str | None, typer.Option("--system", "-sys", help="The system message.")] = None
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", "-n", help="Most tokens to generate; -1: all that fit.")
+        int | None, typer.Option("--max-tokens", "-n", help="Maximum number of tokens to generate; -1: as many as fit.")
     ] = None
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the reply; may be repeated.")] = None
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on past the model's end: to --max-tokens, or as many as fit.")
+        bool, typer.Option("--ignore-eos", help="Don't stop at end-of-sequence tokens, but at --max-tokens.")
     ] = False
     think: Annotated[
         bool | None,
@@ -55,7 +55,9 @@ class ReplyOptions:
 class SeededSampling(SamplingFlags):
     """How tokens are sampled, with a seed."""
 
-    seed: Annotated[int | None, sampling_option("--seed", "-s", help="The same seed, the same reply; -1: any.")] = None
+    seed: Annotated[
+        int | None, sampling_option("--seed", "-s", help="Random seed: the same gives the same reply; -1: a new one.")
+    ] = None
 
 
 @dataclass

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from octavo.errors import UsageError
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 
 if TYPE_CHECKING:
     from octavo.runtime import Grammar

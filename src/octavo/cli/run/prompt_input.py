@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from octavo.errors import UsageError
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 
 log = logging.getLogger("octavo")
 

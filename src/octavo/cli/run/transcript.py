@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.errors import FileError
 from octavo.io.atomic import written_file
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 from octavo.io.safetensors.json_file import parse_object
 
 FORMAT = "octavo-chat-1"

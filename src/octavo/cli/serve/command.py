@@ -206,7 +206,7 @@ def _origins(given: Sequence[str]) -> tuple[str, ...]:
 
 def _keys(access: Access) -> tuple[str, ...]:
     """Raises UsageError for a file without keys, and for a key that no header can have."""
-    from octavo.io.regular import read_text
+    from octavo.io.regular_file import read_text
 
     keys = list(access.key or ())
     if access.key_file is not None:

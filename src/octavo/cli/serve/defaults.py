@@ -44,7 +44,7 @@ class Defaults(SamplingFlags):
 
     def given(self) -> dict[str, Any]:
         """As fields of ServerOptions. Raises UsageError for what is wrong with one."""
-        from octavo.io.regular import read_text
+        from octavo.io.regular_file import read_text
 
         return {
             "sampling": self._sampling(), "seed": self._seed(), "max_tokens": self._max_tokens(),

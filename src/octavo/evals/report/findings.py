@@ -19,7 +19,7 @@ from octavo.formats import BlockFormat, Planes, QTensor, dequantize, unpack
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, TensorInfo
-from octavo.quantizers.fit.prior import guessed_slopes
+from octavo.quantizers.fit.sensitivity_prior import guessed_slopes
 from octavo.quantizers.job.job_plan import plan
 from octavo.quantizers.job.job_source import FLOATS, gguf_source
 from octavo.quantizers.job.quantization_record import MethodRecord, read_record

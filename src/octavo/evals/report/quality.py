@@ -21,7 +21,7 @@ from octavo.evals.stats import Estimate
 from octavo.huggingface import open_model_file
 from octavo.huggingface.schemes import checkpoint_scheme
 from octavo.io.gguf import GGUFFile
-from octavo.io.regular import open_regular
+from octavo.io.regular_file import open_regular
 from octavo.quantizers.job.job_plan import plan
 from octavo.quantizers.job.job_source import FLOATS, gguf_source
 from octavo.quantizers.job.quantize import quantize_file

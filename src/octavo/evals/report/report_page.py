@@ -26,8 +26,8 @@ from octavo.evals.report.findings import ModelFindings, Progress, by_kind, large
 from octavo.evals.report.quality import Quality, QualityPlan, check, measure_quality
 from octavo.evals.stats import Estimate
 from octavo.huggingface import open_model_file
-from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.io.atomic import require_target, written_file
+from octavo.io.distinct_paths import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.runtime import resolve
 
 StrPath = str | os.PathLike[str]

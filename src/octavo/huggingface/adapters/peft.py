@@ -149,7 +149,7 @@ def _require_lora(config: Mapping[str, Any], file: str) -> None:
         raise ModelError(problem, file=file, field="init_lora_weights", allowed=allowed)
     others = [key for key, value in config.items() if key.startswith("use_") and value and key != "use_rslora"]
     if others:
-        raise ModelError("is nothing that is known", file=file, field=others[0], allowed="false")
+        raise ModelError("is not supported", file=file, field=others[0], allowed="false")
 
 
 def _parameters(config: Mapping[str, Any], file: str) -> tuple[str, ...]:

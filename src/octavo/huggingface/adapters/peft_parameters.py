@@ -15,7 +15,7 @@ from octavo.formats import QTensor, by_name
 from octavo.huggingface.adapters.peft import PeftFolder, unwrapped
 from octavo.huggingface.config.wrapper import text_name
 from octavo.huggingface.tensors.experts import picked
-from octavo.huggingface.tensors.found import find
+from octavo.huggingface.tensors.tensor_matches import find
 from octavo.io.gguf import LazyTensor
 from octavo.models import ModelSpec
 from octavo.models.shared.architecture import Columns

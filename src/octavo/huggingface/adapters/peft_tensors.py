@@ -18,8 +18,8 @@ from octavo.huggingface.checkpoint_file import CheckpointFile
 from octavo.huggingface.config.config_json import find_class
 from octavo.huggingface.config.wrapper import text_name
 from octavo.huggingface.tensors.experts import picked, stacked
-from octavo.huggingface.tensors.found import FoundTensors, find
 from octavo.huggingface.tensors.heads import KEYS, is_of_heads
+from octavo.huggingface.tensors.tensor_matches import FoundTensors, find
 from octavo.huggingface.tensors.tensors import in_order
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor

@@ -12,7 +12,7 @@ from typing import Any
 from octavo.errors import FileError
 from octavo.huggingface.layouts.module_tensors import stored_tensors
 from octavo.io.gguf import GGUFFile, LazyTensor
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 from octavo.io.safetensors import Checkpoint
 from octavo.io.safetensors.json_file import parse_object
 from octavo.models.shared.config import Config, Keys

@@ -17,9 +17,9 @@ from octavo.graph.names import split_layer
 from octavo.huggingface.config.config_json import find_class
 from octavo.huggingface.layouts.module_tensors import stored_tensors
 from octavo.huggingface.tensors.experts import Shape, apart, columns_of, half, in_groups, stacked, transposed
-from octavo.huggingface.tensors.found import FoundTensors, find
 from octavo.huggingface.tensors.heads import is_of_heads, part_of_heads
 from octavo.huggingface.tensors.row_orders import Moved, absorb_orders, absorb_orders_of_heads
+from octavo.huggingface.tensors.tensor_matches import FoundTensors, find
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams

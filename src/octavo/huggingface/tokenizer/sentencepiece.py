@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from octavo.errors import TokenizerError
 from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 
 FILE = "tokenizer.model"
 BPE = 2

@@ -11,7 +11,7 @@ import numpy as np
 from octavo.errors import TemplateError, TokenizerError
 from octavo.huggingface.tokenizer.added_tokens import roles as roles_said
 from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
-from octavo.io.regular import read_text
+from octavo.io.regular_file import read_text
 from octavo.io.safetensors import Checkpoint
 from octavo.text.tokenizer import BEGIN, END
 
@@ -104,7 +104,7 @@ def chat_templates(checkpoint: Checkpoint) -> dict[str, Any]:
     keys: dict[str, Any] = {} if not isinstance(found, str) else {KEY: found}
     for entry in found if isinstance(found, list) else ():
         if not (isinstance(entry, dict) and all(isinstance(entry.get(k), str) for k in ("name", "template"))):
-            raise TemplateError(f"{checkpoint.path(CONFIG)}: a chat_template without name and template")
+            raise TemplateError(f"{checkpoint.path(CONFIG)}: an entry of chat_template lacks its name or template")
         keys[_key_of(entry["name"])] = entry["template"]
     for name in named_templates(checkpoint.folder):
         template = _template_file(checkpoint, os.path.join(MORE_TEMPLATES, name))

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from octavo.errors import TokenizerError, shown
 from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 from octavo.text.bytelevel import BYTE_TO_CHAR
 
 MAX_BYTES = 1 << 26

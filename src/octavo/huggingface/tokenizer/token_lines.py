@@ -10,7 +10,7 @@ from typing import Any
 from octavo.errors import TokenizerError, shown
 from octavo.huggingface.tokenizer.sentencepiece import Piece
 from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 
 FILE = "tokenizer.jsonl"
 MAX_BYTES = 1 << 26

@@ -12,7 +12,7 @@ from typing import Any
 from octavo.errors import TokenizerError
 from octavo.huggingface.tokenizer.added_tokens import AddedToken, read_added
 from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 from octavo.io.safetensors.json_file import MAX_BYTES, parse_object
 from octavo.text.tokenizers_package import engine_faults
 from octavo.text.vocab import SPACE

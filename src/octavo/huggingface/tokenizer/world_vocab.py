@@ -12,7 +12,7 @@ from typing import Any
 
 from octavo.errors import TokenizerError, shown
 from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
-from octavo.io.regular import read_text
+from octavo.io.regular_file import read_text
 
 FILE = "rwkv_vocab_v20230424.txt"
 MAX_BYTES = 1 << 26

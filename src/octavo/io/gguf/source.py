@@ -13,7 +13,7 @@ import numpy as np
 
 from octavo.errors import GGUFError
 from octavo.formats.spec import U8
-from octavo.io.regular import open_regular
+from octavo.io.regular_file import open_regular
 
 
 class OpenFile:

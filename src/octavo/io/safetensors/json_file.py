@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from octavo.errors import FileError
-from octavo.io.regular import read_bytes
+from octavo.io.regular_file import read_bytes
 
 MAX_BYTES = 1 << 26  # a tokenizer.json of 260,000 tokens has 33 MB
 MAX_DIGITS = 100  # of an integer: any such fits a float, and 10**30 stands for "no limit" in real files

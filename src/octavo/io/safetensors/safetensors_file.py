@@ -17,7 +17,7 @@ from octavo.errors import FileError, shown
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.io.foreign import AGAIN, HEAD, foreign
-from octavo.io.regular import open_regular
+from octavo.io.regular_file import open_regular
 from octavo.io.safetensors.json_file import parse_object
 
 MAX_HEADER_BYTES = 1 << 22

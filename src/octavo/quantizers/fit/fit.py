@@ -19,7 +19,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.missing_model import require_there
 from octavo.io.model_path import resolve
 from octavo.quantizers.encoding.encoder import ENCODABLE
-from octavo.quantizers.fit.prior import guessed_slopes
+from octavo.quantizers.fit.sensitivity_prior import guessed_slopes
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
 from octavo.quantizers.job.job_plan import FileMethod, Progress, QuantizeJob, StrPath, require_ready, require_sources

@@ -8,7 +8,7 @@ import numpy as np
 
 from octavo.errors import FileError
 from octavo.graph.names import split_layer
-from octavo.io.regular import open_regular
+from octavo.io.regular_file import open_regular
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.statistics.statistics_file import Statistics
 

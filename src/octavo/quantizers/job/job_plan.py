@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 
 from octavo.errors import FileError, UsageError, shown
 from octavo.formats import BlockFormat
-from octavo.io.apart import IMATRIX, MODEL, TEXT, require_apart, text_files
 from octavo.io.atomic import require_target
+from octavo.io.distinct_paths import IMATRIX, MODEL, TEXT, require_apart, text_files
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.job_source import ModelSource, SourceTensor
 from octavo.quantizers.job.method_result import GgufResult, GgufWeight, MethodRun
@@ -101,7 +101,7 @@ def require_sources(job: QuantizeJob, allow_requantize: bool) -> None:
             raise UsageError(f"{label}, integers (allowed: floats, or a quantized type)")
         if not allow_requantize and not job.types[tensor.name].is_float:
             raise UsageError(
-                f"{label}, and quantizing it again loses more; --allow-requantize (allow_requantize=True) does it"
+                f"{label}, and quantizing it again would add error; --allow-requantize (allow_requantize=True) does it"
             )
 
 

@@ -248,7 +248,7 @@ def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict
         raise UsageError(f"{file.path}: {why}: it has no place in a checkpoint")
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:
-        raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more{REQUANTIZE}")
+        raise UsageError(f"{file.path} is quantized already, and quantizing it again would add error{REQUANTIZE}")
     if OUTPUT in model.file.tensors and OUTPUT not in file.tensors:
         config = _untied(config)
     return {key: value for key, value in config.items() if key != KEY}

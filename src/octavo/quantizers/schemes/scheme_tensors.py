@@ -95,7 +95,7 @@ class CheckpointJob:
         was = self.source.tensors.get(name, self.source.tensors["token_embd.weight"]).type_name
         plain = was in FLOATS
         if not plain and not self.target.allow_requantize:
-            problem = f"{self.file.path}: tensor {shown(name)} is {was}, and quantizing it again loses more"
+            problem = f"{self.file.path}: tensor {shown(name)} is {was}, and quantizing it again would add error"
             raise UsageError(f"{problem}{REQUANTIZE}")
         target = checkpoint_name(name, self.model.architecture)
         if target is None:

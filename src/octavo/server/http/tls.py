@@ -6,7 +6,7 @@ import ssl
 from typing import NamedTuple
 
 from octavo.errors import FileError, UsageError
-from octavo.io.regular import read_text
+from octavo.io.regular_file import read_text
 
 MOST_BYTES = 1 << 20
 

@@ -386,7 +386,7 @@ class ChatRequest(Constrained):
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs: needs logprobs")
+            raise ValueError("top_logprobs: requires logprobs")
         return self
 
 

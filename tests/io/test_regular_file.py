@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import FileError, GGUFError
-from octavo.io.regular import open_regular, read_bytes, read_text
+from octavo.io.regular_file import open_regular, read_bytes, read_text
 
 
 def test_reads_up_to_the_limit(tmp_path: Path) -> None:
