@@ -355,6 +355,8 @@ def choose(logits: Array, temperature: float, top_k: int, top_p: float, rng: np.
 
 def generate(model: Model, tokenizer: Tokenizer, prompt: list[int], most: int, **how: Any) -> Iterator[int]:
     """Tokens of a reply, until it ends, there are `most`, or the context is full."""
+    if len(prompt) >= model.context:
+        raise SystemExit(f"the prompt has {len(prompt)} tokens, and the context is {model.context}")
     cache = model.cache(len(prompt) + most)
     tokens = prompt
     for _ in range(min(most, model.context - len(prompt))):
@@ -390,4 +392,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OSError, KeyError, ValueError, struct.error) as error:  # a file that is damaged, or of another kind
+        raise SystemExit(f"{type(error).__name__}: {error}") from None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, padded
 from octavo.bench import gpu
 from octavo.bench.synthetic import random_matrix
+from octavo.errors import BackendError
 from octavo.formats.spec import BlockFormat
 from octavo.graph.node import Node
 from octavo.graph.ops import apply
@@ -41,7 +42,7 @@ TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PRODUCTS = {"mul_mat": slice(0, 1), "mul_mat_add": slice(0, 1), "mul_mat_concat": slice(1, None)}
 """Ops, and where among their inputs the weights are."""
 KERNELS = {name: kernel for name, kernel in Shape.kinds.items() if not name.startswith("experts")}
-COLD_BYTES, MOST_COPIES = 250e6, 16
+COLD_BYTES, MOST_COPIES = 250e6, 64
 """Of copies of a matrix, so that no cache has it when it is read."""
 ROWS = 1024
 """Of random weights, before they repeat."""
@@ -117,54 +118,64 @@ def tune(
 
     again  also for those that it has
     """
-    path = tuned.user_file(backend.target.arch)
-    table: tuned.Table = tuned.read(path) if path.exists() else {}
-    classes = table.setdefault("products", {})
+    arch, about = backend.target.arch, f"octavo bench tune on {backend.target.name}"
+    tuned.write(tuned.user_file(arch), tuned.users_table(arch), about)  # before anything is timed for it
     for matrix in wanted:
-        rows = classes.setdefault(tuned.class_of(matrix.layout), {})
-        if (matrix.n, matrix.k) in rows and not again:
+        kind, size = tuned.class_of(matrix.layout), (matrix.n, matrix.k)
+        if size in tuned.users_table(arch).get("products", {}).get(kind, {}) and not again:
             continue
         row = list[tuple[int, tuple[tuned.Choice, ...]]]()
         for tokens, ranked, before in _ranked(matrix, backend, timer):
             kernels = {one.choice[0]: one.seconds for one in reversed(ranked)}
             yield Timed(matrix, tokens, ranked[0].choice, ranked[0].seconds, before, kernels)
             row.append((tokens, _with_portable(ranked)))
-        rows[matrix.n, matrix.k] = tuple(
+        merged = tuple(
             (most, cell) for (most, cell), after in zip(row, [*row[1:], (0, ())], strict=True) if cell != after[1]
         )
-        tuned.write(path, table, f"octavo bench tune on {backend.target.name}")
+        table = tuned.users_table(arch)  # as another process may have left it since
+        table.setdefault("products", {}).setdefault(kind, {})[size] = merged
+        tuned.write(tuned.user_file(arch), table, about)
 
 
 def _ranked(matrix: Matrix, backend: GpuBackend, timer: Timer) -> Iterator[tuple[int, list[Candidate], float]]:
     """For each number of tokens the candidates, the fastest first, where the choice so far stays if it is about as
     fast; and seconds of that. Kernels of all are compiled from the beginning on, on all cores."""
     c, weights = Context(backend.target), _copies(matrix, backend)
-    bound = [_bound(c, weights, tokens) for tokens in TOKENS]
-    for tokens, candidates in zip(TOKENS, bound, strict=True):
-        found, so_far = list[Candidate](), None
-        for choice, shape, calls, kernels in reversed(candidates):  # the one so far last: no clock is low by then
-            with suppress(Exception):  # it takes more registers or shared memory than there are
+    prepared = [_prepared(c, weights[0], tokens) for tokens in TOKENS]
+    for tokens, candidates in zip(TOKENS, prepared, strict=True):
+        found, so_far, problem = list[Candidate](), None, ""
+        for choice, shape, multiply, kernels in reversed(candidates):  # the one so far last: no clock is low by then
+            try:
                 if kernels is not None:
                     kernels.finish()
-                found.append(Candidate(choice, shape, timer(calls)))
+                found.append(Candidate(choice, shape, timer([multiply(each) for each in weights])))
+            except Exception as error:  # it takes more registers or shared memory than there are
+                problem = str(error).strip().partition("\n")[0]
+        if not found:
+            size = f"{matrix.format.name} {matrix.n} x {matrix.k}"
+            raise BackendError(f"device gpu: no kernel of {size} could be timed for {tokens} tokens: {problem}")
         if found[-1].shape == candidates[0][1]:
             so_far = found[-1]
         ranked = sorted(found, key=lambda one: one.seconds * (GAIN if one is so_far else 1.0))
         yield tokens, ranked, float("inf") if so_far is None else so_far.seconds
 
 
-def _bound(
-    c: Context, weights: Sequence[QuantWeight], tokens: int
-) -> list[tuple[tuned.Choice, Shape, list[Calls], PendingKernels | None]]:
-    """Choices with their shapes, the calls of a product by each of some weights, and the kernels that they wait for."""
-    w = weights[0]
+Prepared = tuple[tuned.Choice, Shape, Callable[[QuantWeight], Calls], PendingKernels | None]
+"""A choice with its shape, what makes the calls of a product by a weight, and the kernels that these wait for."""
+
+
+def _prepared(c: Context, w: QuantWeight, tokens: int) -> list[Prepared]:
+    """Candidates for a product, whose kernels are being compiled."""
     p, x = Product(w.layout, w.n, w.kp, tokens, c.target.arch), _activation(c, tokens, w.k)
     y = c.shared("results", tokens * w.n, torch.float32).view(tokens, w.n)
-    found = []
-    for shape, choice in _choices(p).items():
-        calls = [Calls(product_in(c, shape, each, x, y, ())) for each in weights]
-        found.append((choice, shape, calls, _compiling(c, calls[0])))
-    return found
+
+    def multiply(shape: Shape, w: QuantWeight) -> Calls:
+        return Calls(product_in(c, shape, w, x, y, ()))
+
+    return [
+        (choice, shape, partial(multiply, shape), _compiling(c, multiply(shape, w)))
+        for shape, choice in _choices(p).items()
+    ]
 
 
 def _compiling(c: Context, calls: Calls) -> PendingKernels | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.tuned import table as tuned
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.bench import tune as tuning
-from octavo.errors import FileError
+from octavo.errors import BackendError, FileError
 from octavo.formats import by_name
 from octavo.formats.group import row_named
 
@@ -104,6 +105,11 @@ def test_shipped_tables_are_as_they_are_written(path: Path, tmp_path: Path) -> N
         ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {}}}}', "'8 x 256' is not a size with choices"),
         ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["mmq_dot 1 2"]}}}}', "'mmq_dot 1 2' is"),
         ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["magic 1"]}}}}', "'magic 1' is not"),
+        *(
+            ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["%s"]}}}}' % said, "is not a kernel")
+            for said in ("matvec 0 0 0 0 0", "matvec 3 7 9 5 1", "mmq_mma 0 0 0 0", "w4a16_multicta 64 64 3 4 2 2")
+        ),
+        (f'{{"about": "", "products": {{"{"9" * 5000} bits, 32, plain": {{}}}}}}', "is not a class of layouts"),
         ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"x": ["library"]}}}}', "Expected `int`"),
     ],
 )
@@ -122,6 +128,43 @@ def test_a_damaged_table_of_the_user_is_told_and_left_out(
     with pytest.raises(FileError, match="not a tuned table"):
         list(tuning.tune([tuning.Matrix(Q4_K, 8, 256, by_name("Q4_K"))], Backend("sm_90")))
     assert path.read_bytes() == text.encode("latin-1")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_what_is_not_a_regular_file_is_not_waited_for(caches: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tuned.user_file("sm_90")
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with caplog.at_level("WARNING", "octavo"):
+        assert tuned.table("sm_90") == tuned.read(tuned.FOLDER / "sm_90.json")
+    assert "not a regular file" in caplog.text
+
+
+def test_two_that_tune_at_once_keep_both_rows(caches: Path) -> None:
+    backend = GpuBackend()
+    one, other = (tuning.Matrix(layout_of(by_name(n), "f16"), 8, 256, by_name(n)) for n in ("Q4_K", "Q8_0"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "TOKENS", (1,))
+        first = tuning.tune([one], backend, timer=lambda calls: 1.0)
+        next(first)
+        list(tuning.tune([other], backend, timer=lambda calls: 1.0))
+        list(first)
+    assert len(tuned.read(tuned.user_file(backend.target.arch))["products"]) == 2
+
+
+def test_where_nothing_can_be_timed_or_written(caches: Path) -> None:
+    backend, matrix = GpuBackend(), tuning.Matrix(Q4_K, 8, 256, by_name("Q4_K"))
+
+    def fails(calls: object) -> float:
+        raise RuntimeError("out of memory\nand more")
+
+    with pytest.raises(BackendError, match=r"no kernel of Q4_K 8 x 256 could be timed for 1 tokens: out of memory$"):
+        list(tuning.tune([matrix], backend, timer=fails))
+    tuned.user_file("sm_90").unlink(missing_ok=True)
+    (caches / "tuned").rename(caches / "other")
+    (caches / "tuned").write_text("a file")
+    with pytest.raises(FileError, match="tuned"):
+        list(tuning.tune([matrix], backend, timer=fails))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942"])

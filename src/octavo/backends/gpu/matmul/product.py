@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import ClassVar, NamedTuple, Self
 
 from octavo.backends.gpu.launch.arguments import Constant
@@ -31,13 +31,16 @@ class Product(NamedTuple):
         return self.kp // 32
 
 
+POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
 class Shape(Constant):
     """How a kernel divides a product into programs: made of the numbers that a tuned table has of it."""
 
     name: ClassVar[str]
     """Of the kernel, in tuned tables."""
-    count: ClassVar[int]
-    """Of numbers there."""
+    allowed: ClassVar[tuple[Container[int], ...]]
+    """What each of the numbers there may be."""
     kinds: ClassVar[dict[str, type[Shape]]] = {}
     """All of them by name."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.backends.gpu.compile import gluon
-from octavo.backends.gpu.matmul.product import Product, Shape
+from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, becomes_float16
 
 
@@ -20,7 +20,8 @@ class ExpertsShape(Shape):
     stages   of loads
     """
 
-    name, count = "experts", 3
+    name = "experts"
+    allowed = (POWERS[4:8], POWERS[6:8], POWERS[:4])
     block_m: int
     block_n: int
     warps: int
@@ -44,7 +45,8 @@ class ExpertsHopperShape(HopperShape):
     Two programs fit a multiprocessor, also where three quarters of its L1 are shared memory.
     """
 
-    name, count = "experts_hopper", 4
+    name = "experts_hopper"
+    allowed = (POWERS[5:8], POWERS[6:8], range(1, 9), (4, 8))
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsHopperShape | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from octavo.backends.gpu.matmul.product import Product, Shape
+from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 
 MATVEC_MAX_TOKENS = 4
 """The most tokens of a matvec, which needs no tensor cores."""
@@ -23,7 +23,8 @@ class MatvecShape(Shape):
     early     all of a token is loaded before anything is multiplied
     """
 
-    name, count = "matvec", 5
+    name = "matvec"
+    allowed = (POWERS[:7], POWERS[:8], range(1, 9), POWERS[:5], (0, 1))
     block_n: int
     chunks: int
     prefetch: int

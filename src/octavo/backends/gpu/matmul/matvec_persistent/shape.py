@@ -29,7 +29,8 @@ class PersistentShape(Shape):
     fine   the token has a scale for each 16 values
     """
 
-    name, count = "matvec_persistent", 1
+    name = "matvec_persistent"
+    allowed = ((1, 8),)
     warps: int
     rows: int = 1
     ahead: int = 2

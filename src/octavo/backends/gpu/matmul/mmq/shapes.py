@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from octavo.backends.gpu.matmul.product import Product, Shape
+from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 from octavo.backends.gpu.weights.layout import UNIT
 
 INT8_MAX_TOKENS = 32
@@ -26,7 +26,8 @@ class DotShape(Shape):
     split_k  programs of a tile
     """
 
-    name, count = "mmq_dot", 4
+    name = "mmq_dot"
+    allowed = (POWERS[4:8], POWERS[:5], range(1, 9), range(1, 17))
     block_m: int
     block_n: int
     warps: int
@@ -69,7 +70,8 @@ class MmaShape(Shape):
     short        there are fewer rows than a program has
     """
 
-    name, count = "mmq_mma", 4
+    name = "mmq_mma"
+    allowed = (POWERS[:3], POWERS[:5], range(1, 17), range(3))
     row_tiles: int
     token_tiles: int
     warps: int

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -23,7 +24,8 @@ import msgspec
 from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.weights.layout import PlaneLayout
 from octavo.errors import FileError
-from octavo.io.atomic import written_file
+from octavo.io.atomic import failures_of, written_file
+from octavo.io.regular_file import read_bytes
 from octavo.jit.kernel_cache import cache_root
 
 log = logging.getLogger("octavo")
@@ -34,6 +36,10 @@ Choice = tuple[str, tuple[int, ...]]
 Row = tuple[tuple[int, tuple[Choice, ...]], ...]
 Table = dict[str, dict[str, dict[tuple[int, int], Row]]]
 FOLDER = Path(__file__).parent
+MOST_BYTES = 16 << 20
+"""Of a table."""
+SHOWN = 60
+"""Characters of what is wrong in one that a message has."""
 
 
 def class_of(layout: PlaneLayout) -> str:
@@ -50,7 +56,7 @@ def table(arch: str) -> Table:
     like = {path.stem: path for path in sorted(FOLDER.glob("*.json"))}
     found = read(like.get(arch) or next(path for stem, path in like.items() if stem[:2] == arch[:2]))
     try:
-        users = read(path) if (path := user_file(arch)).exists() else {}
+        users = users_table(arch)
     except FileError as error:
         log.warning("device gpu: the shipped table of kernels is used alone: %s", error)
         return found
@@ -65,6 +71,12 @@ def user_file(arch: str) -> Path:
     return cache_root() / "tuned" / f"{arch}.json"
 
 
+def users_table(arch: str) -> Table:
+    """The user's table, empty where there is none. Raises FileError."""
+    path = user_file(arch)
+    return read(path) if os.path.lexists(path) else {}
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     """A table as JSON has it."""
 
@@ -75,39 +87,38 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> Table:
-    """A table. Raises FileError where it can't be read or says what no kernel is."""
+    """A table. Raises FileError where it can't be read or names what is not a kernel."""
     try:
-        file = msgspec.json.decode(path.read_bytes(), type=_File)
+        file = msgspec.json.decode(read_bytes(path, MOST_BYTES), type=_File)
         return {
             section: {_class(kind): dict(map(_row, rows.items())) for kind, rows in classes.items()}
             for section, classes in (("products", file.products), ("pairs", file.pairs), ("experts", file.experts))
         }
-    except OSError as error:
-        raise FileError(f"can't be read: {error.strerror}", file=path) from None
     except (ValueError, msgspec.MsgspecError) as error:
-        raise FileError(f"not a tuned table ({error}); without it the shipped one is used", file=path) from None
+        raise FileError(f"not a tuned table ({error}); remove it", file=path) from None
 
 
 def _class(said: str) -> str:
-    if not re.fullmatch(r"\d+ bits, \d+( in \d+)?, (plain|table|minima|zero points)", said):
-        raise ValueError(f"{said!r} is not a class of layouts")
+    if not re.fullmatch(r"[1-9] bits, [0-9]{1,4}( in [0-9]{1,4})?, (plain|table|minima|zero points)", said):
+        raise ValueError(f"{said[:SHOWN]!r} is not a class of layouts")
     return said
 
 
 def _row(item: tuple[str, dict[int, list[str]]]) -> tuple[tuple[int, int], Row]:
     size, cells = item
-    if not (found := re.fullmatch(r"([1-9]\d{0,9}) x ([1-9]\d{0,9})", size)) or not cells:
-        raise ValueError(f"{size!r} is not a size with choices")
+    if not (found := re.fullmatch(r"([1-9][0-9]{0,9}) x ([1-9][0-9]{0,9})", size)) or not cells:
+        raise ValueError(f"{size[:SHOWN]!r} is not a size with choices")
     row = tuple((most, tuple(map(_choice, said))) for most, said in sorted(cells.items()))
     return (int(found[1]), int(found[2])), row
 
 
 def _choice(said: str) -> Choice:
-    name, *numbers = said.split()
-    kind = Shape.kinds.get(name)
-    if kind is None or len(numbers) != kind.count or not all(re.fullmatch(r"\d{1,6}", number) for number in numbers):
-        raise ValueError(f"{said!r} is not a kernel with its numbers")
-    return name, tuple(map(int, numbers))
+    found = re.fullmatch(r"([a-z0-9_]+)((?: [0-9]{1,4})*)", said)
+    if found and (kind := Shape.kinds.get(found[1])):
+        numbers = tuple(map(int, found[2].split()))
+        if len(numbers) == len(kind.allowed) and all(n in a for n, a in zip(numbers, kind.allowed, strict=True)):
+            return found[1], numbers
+    raise ValueError(f"{said[:SHOWN]!r} is not a kernel with its numbers")
 
 
 def write(path: Path, found: Table, about: str) -> None:
@@ -120,7 +131,8 @@ def write(path: Path, found: Table, about: str) -> None:
             kinds.append(f'  "{kind}": {{\n' + ",\n".join(lines) + "\n  }")
         if kinds:
             sections.append(f' "{section}": {{\n' + ",\n".join(kinds) + "\n }")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with failures_of(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with written_file(path) as temporary:
         Path(temporary).write_text("{\n" + ",\n".join(sections) + "\n}\n", encoding="utf-8")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant
 from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
-from octavo.backends.gpu.matmul.product import Product, Shape
+from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
 
 SHARED_BYTES, STEP_BYTES = 226 << 10, 192 << 10
@@ -57,7 +58,8 @@ class HopperShape(Shape):
     split_k  programs of a tile
     """
 
-    name, count = "w4a16", 5
+    name = "w4a16"
+    allowed: ClassVar[tuple[Container[int], ...]] = (POWERS[4:], POWERS[6:], range(1, 9), (4, 8), range(2049))
     block_m: int
     block_n: int
     stages: int
@@ -76,6 +78,8 @@ class HopperShape(Shape):
         if p.tokens > ORDERED_MAX_TOKENS and not (narrow and block_m * block_n == 256 * 128):
             return None
         depth = stages(p.layout, block_m, block_n, most)
+        if depth < 1:
+            return None
         programs = -(-p.tokens // block_m) * -(-p.n // block_n)
         return cls(block_m, block_n, depth, warps, max(1, min(slots // programs, p.kp // TILE // 4)))
 
@@ -97,7 +101,8 @@ class StreamKShape(Shape):
     stages   of loads
     """
 
-    name, count = "w4a16_streamk", 3
+    name = "w4a16_streamk"
+    allowed = (POWERS[4:8], POWERS[6:], range(1, 9))
     block_m: int
     block_n: int
     stages: int
@@ -112,7 +117,8 @@ class StreamKShape(Shape):
         block_m, block_n, most = numbers
         if not _computes(p, "w4a16_streamk") or p.tokens > ORDERED_MAX_TOKENS:
             return None
-        return cls(block_m, block_n, stages(p.layout, block_m, block_n, most))
+        depth = stages(p.layout, block_m, block_n, most)
+        return cls(block_m, block_n, depth) if depth else None
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
@@ -132,7 +138,8 @@ class MultiCtaShape(Shape):
     depth     tiles of 128 values of a stage
     """
 
-    name, count = "w4a16_multicta", 6
+    name = "w4a16_multicta"
+    allowed = (POWERS[3:6], POWERS[6:8], range(1, 9), (4,), POWERS[:3], (1, 2))
     block_m: int
     block_n: int
     stages: int
@@ -146,12 +153,14 @@ class MultiCtaShape(Shape):
         if not _computes(p, "w4a16_multicta") or p.layout.bits == 8 or p.tokens > block_m:
             return None
         nbytes = resident * depth * stage_bytes(p.layout, block_m, block_n)
-        return cls(block_m, block_n, min(most, SHARED_BYTES // nbytes), warps, resident, depth)
+        most = min(most, SHARED_BYTES // nbytes)
+        return cls(block_m, block_n, most, warps, resident, depth) if most else None
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
-        for block_n, resident in ((64, 2), (64, 4), (128, 2)):
-            yield _block_m(p), block_n, 3, 4, resident, 2
+        if p.tokens <= INT8_MAX_TOKENS:
+            for block_n, resident in ((64, 2), (64, 4), (128, 2)):
+                yield _block_m(p), block_n, 3, 4, resident, 2
 
 
 @dataclass(frozen=True)
@@ -169,7 +178,8 @@ class MultiCtaPair(Constant):
 class LibraryShape(Shape):
     """Weights become float16 in memory, for a product of the library."""
 
-    name, count = "library", 0
+    name = "library"
+    allowed = ()
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> LibraryShape | None:
