@@ -106,7 +106,7 @@ def test_shipped_tables_are_as_they_are_written(path: Path, tmp_path: Path) -> N
         ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["mmq_dot 1 2"]}}}}', "'mmq_dot 1 2' is"),
         ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["magic 1"]}}}}', "'magic 1' is not"),
         *(
-            ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["' + said + '"]}}}}', "is not a kernel")
+            ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["' + said + '"]}}}}', "is not a")
             for said in ("matvec 0 0 0 0 0", "matvec 3 7 9 5 1", "mmq_mma 0 0 0 0", "w4a16_multicta 64 64 3 4 2 2")
         ),
         (f'{{"about": "", "products": {{"{"9" * 5000} bits, 32, plain": {{}}}}}}', "is not a class of layouts"),
