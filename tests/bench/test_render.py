@@ -42,7 +42,7 @@ def result(**changes: Any) -> dict[str, Any]:
 
 def test_markdown() -> None:
     text = to_markdown(result())
-    assert "**Qwen3 1.7B Q4_K_M.gguf**: 1.10 GB, 5.20 bits per weight" in text
+    assert "**Qwen3 1.7B Q4_K_M.gguf**: 1.1 GB, 5.20 bits per weight" in text
     assert (
         "Some CPU, 2 cores, Linux x86_64; cpu, 2 threads, KV f16; octavo 1.0 (abc), llama.cpp 0.3; 2025-01-31" in text
     )

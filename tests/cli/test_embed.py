@@ -75,7 +75,7 @@ def test_what_is_refused(embed: Run, octavo: Run, bert: str) -> None:
     assert "--output stores a vector per text: use --pooling" in embed("a", "-o", "x.npy", "--pooling", "none").error()
     assert "is an embedding model, which generates no text: `octavo embed`" in octavo("run", bert, "hi").error()
     said = octavo("embed", "demo", "a", "--device", "reference").error()
-    assert said.endswith("to mean, cls or last")
+    assert said.endswith("to mean, cls or last to use it anyway")
     said = octavo("rank", "demo", "a", "b", "--device", "reference").error()
     assert said.endswith("demo.gguf: is not a reranker: it has no tensor cls.output.weight")
     assert "gives no logits" in octavo("profile", bert, "--device", "reference").error()

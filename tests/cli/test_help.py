@@ -35,7 +35,7 @@ def test_values_have_no_names_of_pythons(octavo: Run, command: list[str], monkey
     shown = octavo(*command, "--help").out
     assert re.findall(r"<(?:str|int|float|bool|list)\b[^>]*>|\{[a-z]\w*\}", shown) == []
     if command == ["run"]:
-        assert re.search(r"--max-tokens +-n +N +Most tokens", shown)
+        assert re.search(r"--max-tokens +-n +N +Maximum number", shown)
         assert re.search(r"--device +auto\|cpu\|gpu\|reference +Where", shown)
 
 

@@ -35,6 +35,7 @@ def test_a_start_with_no_kernels(tmp_path: Path, threads: str) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".tmp", ".lock")]
 
 
+@pytest.mark.slow
 def test_what_is_compiled_ahead_is_there(tmp_path: Path) -> None:
     assert "kernels are ready" in octavo(tmp_path, "warm", "demo").stdout
     done = octavo(tmp_path, "run", "demo", "What is 12 times 7?", "--temp", "0")

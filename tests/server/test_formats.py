@@ -138,7 +138,7 @@ def test_a_server_that_is_to_end_waits_for_grammars_that_are_compiled() -> None:
 def test_a_grammar_that_is_wrong_is_not_repeated(server: Server) -> None:
     """An error says where the fault is, without the lines around it."""
     _, error = server.refused("/v1/chat/completions", {"messages": ASK, "grammar": "start: a\nb: /x/"})
-    assert error["message"] == 'the grammar can\'t be used: at 1(8): unknown name: "a"'
+    assert error["message"] == 'the grammar or schema can\'t be used: at 1(8): unknown name: "a"'
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}

@@ -50,6 +50,7 @@ def is_slow(case: OpCase) -> bool:
             shape["norms"] == shape["interleaved"] == 0
             or (shape.get("cache") == "q8_0" and shape["norms"] != shape["interleaved"])
             or shape.get("cache") in ("int8", "fp8", "int4")
+            or shape["dim"] == 512
         )
     return False
 

@@ -344,7 +344,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "bias": (lambda: int8_gemm(A, B, ONE, ONE, bias=ONE), r"bias is float32 \[\].*\[4\]"),
     "residual": (lambda: int8_gemm(A, B, ONE, ONE, residual=A.float()), r"residual is .*\[2, 4\]"),
     "out": (lambda: int8_gemm(A, B, ONE, ONE, out=A.float()), r"out is .*\[2, 4\]"),
-    "out's strides": (lambda: int8_gemm(A, B, ONE, ONE, out=torch.empty(4, 2, device=WHERE).t()), "side by side"),
+    "out's strides": (lambda: int8_gemm(A, B, ONE, ONE, out=torch.empty(4, 2, device=WHERE).t()), "contiguous"),
     "activation": (lambda: int8_gemm(A, B, ONE, ONE, activation="tanh"), "'tanh' .allowed: relu, gelu, silu"),
     "out_dtype": (lambda: int8_gemm(A, B, ONE, ONE, out_dtype="i8"), "'i8' .allowed: f32, f16, bf16"),
     "device": (lambda: int8_gemm(A.to("meta"), B, ONE, ONE), "one device"),
