@@ -29,7 +29,7 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.matmul.launch import library_product, product
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.ops import BINDERS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.bench import gpu, machine

@@ -98,7 +98,7 @@ def _matvec(compiled: Any) -> str:
     from maps.pictures import Panel, picture
     from octavo.backends.gpu.launch.arguments import for_triton, matrix
     from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel
-    from octavo.backends.gpu.matmul.matvec.shape import MatvecShape
+    from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
 
     weight, x, y = _weight(2), _tokens(1), torch.empty(1, 2)
     words = x._replace(codes=x.codes.view(torch.int32))
@@ -132,7 +132,7 @@ def _weight_only(compiled: Any) -> str:
     from maps.accesses import noted, threads
     from maps.pictures import Panel, picture
     from octavo.backends.gpu.launch.arguments import for_triton, matrix
-    from octavo.backends.gpu.matmul.matvec.shape import MatvecShape
+    from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
     from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
 
     weight, x, y = _weight(2), torch.zeros(2, K, dtype=torch.float16), torch.empty(2, 2)
@@ -210,7 +210,7 @@ def _tensor_cores(compiled: Any) -> str:
     from maps.pictures import Panel, picture
     from octavo.backends.gpu.launch.arguments import for_triton, matrix
     from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
-    from octavo.backends.gpu.matmul.mmq.shapes import MmaShape
+    from octavo.backends.gpu.matmul.mmq.mmq_shapes import MmaShape
 
     weight, x, y = _weight(32), _tokens(8), torch.empty(8, 32)
     shape = MmaShape(2, 1, 2, 1, 1, False)

@@ -250,6 +250,18 @@ def test_bad_values_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "&#39;blk.0.attn_v.weight&#39; (1 values)" in render(Findings(model, advise(model)))
 
 
+def test_no_text_is_run_where_weights_are_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page names the tensor; before, running the text ended in an error, and there was no page."""
+    leave_out_pictures(monkeypatch)
+    weights = small.weights()
+    base = small.write(tmp_path / "base.gguf", weights)
+    weights["blk.0.attn_v.weight"][3, 5] = np.nan
+    bad = small.write(tmp_path / "bad.gguf", weights)
+    found = write_report(bad, tmp_path / "page.html", base=base, plan=QualityPlan("demo"))
+    assert found.quality is None
+    assert "&#39;blk.0.attn_v.weight&#39; (1 values)" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_nothing_to_show(tmp_path: Path) -> None:
     model = measure(write(tmp_path / "vectors.gguf", {"a.weight": np.zeros(32, np.float32)}))
     got = Page(render(Findings(model, advise(model))))

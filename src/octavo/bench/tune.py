@@ -24,7 +24,7 @@ from octavo.backends.gpu.launch.device_values import Activation, activation_byte
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import product_in
 from octavo.backends.gpu.matmul.product import Product, Shape
-from octavo.backends.gpu.matmul.tuned import table as tuned
+from octavo.backends.gpu.matmul.tuned import tuned_table as tuned
 from octavo.backends.gpu.ops import BINDERS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, padded

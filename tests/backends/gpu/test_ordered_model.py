@@ -17,7 +17,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul import launch as matmul
-from octavo.backends.gpu.matmul.w4a16.shapes import MIN_TOKENS
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MIN_TOKENS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.graph.protocol import Call
 from octavo.io.gguf import GGUFFile, write_gguf

@@ -33,7 +33,7 @@ def tune(
         why = str(error).replace("; or take --device cpu", "")
         raise UsageError(f"bench tune times kernels on a GPU; {why}") from None
 
-    from octavo.backends.gpu.matmul.tuned.table import user_file
+    from octavo.backends.gpu.matmul.tuned.tuned_table import user_file
     from octavo.bench import gpu
     from octavo.bench.tune import matrices
     from octavo.bench.tune import tune as timed

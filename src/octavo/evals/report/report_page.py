@@ -54,7 +54,7 @@ def write_report(
     Returns what is in it.
 
     base      the model it was made of, to measure errors against
-    plan      a text to run, and presets of the base to compare with; None: tensors only
+    plan      a text to run, and presets of the base to compare with; None: tensors only, as where some have NaN or Inf
     progress  of the tensors
 
     `out` appears whole or not at all. Raises FileError where it can't be written, UsageError for what does not go
@@ -72,7 +72,8 @@ def write_report(
         check(plan)
     measured = measure(path, reference, threads=threads, progress=progress)
     advice = advise(measured)
-    quality = measure_quality(path, reference, plan) if plan is not None else None
+    runs = plan is not None and not any(tensor.bad for tensor in measured.tensors)
+    quality = measure_quality(path, reference, plan) if plan is not None and runs else None
     if measured.path == resolve("demo"):  # by its name, not by where it is installed
         measured = replace(measured, path="demo")
     if measured.base == resolve("demo"):

@@ -41,7 +41,7 @@ from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kern
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
-from octavo.backends.gpu.matmul.w4a16.shapes import MultiCtaShape, StreamKShape, W4A16Shape
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MultiCtaShape, StreamKShape, W4A16Shape
 from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
 from octavo.backends.gpu.matmul.w8a8.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands

@@ -6,17 +6,17 @@ from octavo.backends.gpu.launch.arguments import ExpertIds, FusedEpilogue, Matri
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
-from octavo.backends.gpu.matmul.experts.shape import ExpertsShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsShape
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec.shape import MatvecShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq import quantize_kernel
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import DotShape, MmaShape
 from octavo.backends.gpu.matmul.mmq.quantize import MmqBlocks, SampledRows
-from octavo.backends.gpu.matmul.mmq.shapes import DotShape, MmaShape
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
 from octavo.backends.gpu.pointwise.expressions import expression_of

@@ -19,7 +19,7 @@ from octavo.backends.gpu.launch.arguments import FusedEpilogue, Q8Token
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch, epilogue_fusion
 from octavo.backends.gpu.matmul.matvec_persistent.launch import multiply
-from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.weights.load import load
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import synthetic

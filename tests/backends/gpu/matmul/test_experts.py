@@ -14,8 +14,8 @@ from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.kernel import gather_kernel, sort_kernel
-from octavo.backends.gpu.matmul.experts.shape import ExpertsHopperShape
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.layout import layout_of

@@ -17,7 +17,7 @@ from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
 from octavo.backends.gpu.matmul.matvec_persistent.launch import epilogue_shape, multiply
-from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape, has_signed_halves
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape, has_signed_halves
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix

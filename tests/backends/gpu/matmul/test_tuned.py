@@ -12,10 +12,10 @@ import pytest
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.matvec.shape import MatvecShape
-from octavo.backends.gpu.matmul.mmq.shapes import DotShape, MmaShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import DotShape, MmaShape
 from octavo.backends.gpu.matmul.product import Product, Shape
-from octavo.backends.gpu.matmul.tuned import table as tuned
+from octavo.backends.gpu.matmul.tuned import tuned_table as tuned
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.bench import tune as tuning
 from octavo.errors import BackendError, FileError

@@ -16,10 +16,10 @@ from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
-from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, MultiCtaShape, stage_bytes
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, MultiCtaShape, stage_bytes
 from octavo.backends.gpu.ops.quantize import quantized
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import QuantWeight

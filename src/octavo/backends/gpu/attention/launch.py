@@ -29,7 +29,7 @@ from octavo.backends.gpu.launch.arguments import Matrix
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, Cache
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import block_of
 

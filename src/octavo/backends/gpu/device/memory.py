@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from octavo.backends.gpu.attention.prefill_hopper_launch import most_code_bytes, most_half_bytes
 from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.experts.shape import ExpertsHopperShape
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.weights.layout import layout_of, padded, scale_stride
 from octavo.formats import QTensor
 from octavo.formats.cache_formats import CACHE_FORMATS

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from octavo.backends.gpu.launch.arguments import Q8Activation
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
-from octavo.backends.gpu.matmul.w4a16.shapes import ORDERED_MAX_TOKENS
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import ORDERED_MAX_TOKENS
 from octavo.backends.gpu.weights.layout import padded
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 from octavo.backends.gpu.matmul.launch import library_multiplies
-from octavo.backends.gpu.matmul.w4a16.shapes import MIN_TOKENS
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MIN_TOKENS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.graph.node import Graph
 from octavo.graph.protocol import Call

@@ -8,13 +8,13 @@ from functools import cache
 from typing import Any, Literal
 
 from octavo.backends.gpu.compile import gluon
-from octavo.backends.gpu.matmul.experts.shape import ExpertsHopperShape, ExpertsShape
-from octavo.backends.gpu.matmul.matvec.shape import MatvecShape
-from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS, MMA_MIN_TOKENS, DotShape, MmaShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS, MMA_MIN_TOKENS, DotShape, MmaShape
 from octavo.backends.gpu.matmul.product import Product, Shape
-from octavo.backends.gpu.matmul.tuned import table as tuned
-from octavo.backends.gpu.matmul.w4a16.shapes import (
+from octavo.backends.gpu.matmul.tuned import tuned_table as tuned
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
     MIN_TOKENS,
     ORDERED_MAX_TOKENS,
     STEP_BYTES,

@@ -18,7 +18,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, parts
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.matvec_persistent.launch import UNIT, epilogue_shape, multiply
-from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.node import Graph, Node

@@ -16,15 +16,15 @@ from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec.shape import MATVEC_MAX_TOKENS, MatvecShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MATVEC_MAX_TOKENS, MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
-from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS, DotShape, MmaShape
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS, DotShape, MmaShape
 from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.w4a16.launch import w4a16_product, w4a16_product_pair
-from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, LibraryShape, MultiCtaShape, StreamKShape
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, LibraryShape, MultiCtaShape, StreamKShape
 from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call

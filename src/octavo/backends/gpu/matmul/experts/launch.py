@@ -14,7 +14,7 @@ from octavo.backends.gpu.launch.arguments import Matrix, Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
-from octavo.backends.gpu.matmul.experts.shape import ExpertsHopperShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape
 from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call

@@ -14,7 +14,7 @@ from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.shape import EpilogueKind, PersistentShape
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import EpilogueKind, PersistentShape
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import PlaneLayout
 

@@ -13,7 +13,7 @@ from octavo.backends.gpu.device.torch_device import multiprocessors
 from octavo.backends.gpu.launch.arguments import SplitK, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, parts
-from octavo.backends.gpu.matmul.w4a16.shapes import (
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
     HopperShape,
     MultiCtaPair,
     MultiCtaShape,

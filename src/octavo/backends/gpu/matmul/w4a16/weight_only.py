@@ -14,7 +14,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.launch import halves_product
-from octavo.backends.gpu.matmul.matvec.shape import MATVEC_MAX_TOKENS
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MATVEC_MAX_TOKENS
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.load import load

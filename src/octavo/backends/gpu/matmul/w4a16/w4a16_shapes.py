@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
+from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
 

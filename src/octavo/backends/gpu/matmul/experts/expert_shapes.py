@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
-from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, becomes_float16
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, becomes_float16
 
 
 @dataclass(frozen=True)
