@@ -15,8 +15,8 @@ PLAIN, QUANTIZED, EXPONENTIAL, FLOAT32, EXACT, STEPS, BYTES = 1e-7, 5e-4, 1e-6, 
 """Tolerances (NMSE): plain numbers; products with quantized activations; exp of a row; attention to a cache of float32,
 which is there to be exact; integers; keys that are rounded after rope to so few numbers that one can be the next."""
 ROUNDED = {"BF16": 5e-5, "F32": 1e-6}
-"""Products whose activations are rounded as the weights are (Triton's interpreter cuts bits off), and of float32 whose factors become tf32 where a GPU has
-that: matrices of WIDE rows."""
+"""Products whose activations are rounded as the weights are (Triton's interpreter cuts bits off), and of float32 whose
+factors become tf32 where a GPU has that: matrices of WIDE rows."""
 WIDE = 512
 
 WORST = 200
