@@ -179,7 +179,7 @@ BAD = {
     "no JSON": (lambda: Grammar.json_schema("{"), "not valid JSON"),
     "no number": (lambda: Grammar.json_schema('{"const": NaN}'), "NaN"),
     "no schema": (lambda: Grammar.json_schema("[1]"), "an object"),
-    "deep": (lambda: Grammar.json_schema('{"not":' * 5000 + "{}" + "}" * 5000), "nested too deep"),
+    "deep": (lambda: Grammar.json_schema('{"not":' * 5000 + "{}" + "}" * 5000), "levels deep"),
     "quite deep": (lambda: Grammar.json_schema('{"not":' * 80 + "{}" + "}" * 80), "levels deep"),
     "huge": (lambda: Grammar.json_schema({"enum": list(range(10**6))}), "characters"),
     "wide": (lambda: Grammar.json_schema({"properties": {str(i): {} for i in range(2000)}}), "2000 keys"),

@@ -30,7 +30,7 @@ def read_schema(given: str | Mapping[str, Any] | bool) -> dict[str, Any]:
             raise GrammarError(f"the JSON schema has {len(text)} characters (allowed: up to {MOST_CHARACTERS})")
         schema = json.loads(text, parse_constant=_no_number, parse_int=whole_number)
     except (ValueError, TypeError, RecursionError) as error:
-        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        reason = f"it is nested more than {MOST_DEPTH} levels deep" if isinstance(error, RecursionError) else str(error)
         raise GrammarError(f"the JSON schema is not valid JSON: {reason}") from None
     if schema is True:
         schema = {}
