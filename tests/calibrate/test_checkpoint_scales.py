@@ -126,6 +126,6 @@ def test_what_has_no_place_for_them(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="keys are values too"):
         require_scales(opened(tmp_path / "latent", "deepseek2-v2"), tmp_path / "out")
     save_embedding(tmp_path / "bert", KINDS["bert"])
-    with pytest.raises(UsageError, match="an embedding model keeps no keys"):
+    with pytest.raises(UsageError, match="an embedding model has no KV cache"):
         require_scales(read(tmp_path / "bert"), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -163,7 +163,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(
     assert work.is_dir()
     assert not dst.exists()
     monkeypatch.setattr(gguf_method, "stage_weights", of_stage)
-    with pytest.raises(UsageError, match=r"another text \(or other samples of it\) \("):
+    with pytest.raises(UsageError, match=r"another text \(or other samples of it\): give the same"):
         quantize(src, dst, method=method(text, kind=kind, samples=2, work=str(work), resume=True))
     again: list[int] = []
 

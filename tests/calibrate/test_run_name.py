@@ -154,7 +154,7 @@ def test_a_run_that_was_stopped_is_not_gone_on_with_over_another_model(start: St
     with pytest.raises(KeyboardInterrupt):
         start(src, progress=stop)
     kept = {file.name: file.read_bytes() for file in (tmp_path / "out.work").iterdir()}
-    with pytest.raises(UsageError, match=r"of a run with another model \("):
+    with pytest.raises(UsageError, match="of a run with another model: give the same"):
         start(fine_tuned(path), resume=True)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out.work").iterdir()} == kept
     tiny.write(path)

@@ -36,7 +36,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(
     with pytest.raises(Killed):
         quantize(source, again, "w8a16", text, "smoothquant", progress=killed, **options)
     assert not again.exists()
-    with pytest.raises(UsageError, match="is of a run with another option \\("):
+    with pytest.raises(UsageError, match="is of a run with another option: give the same"):
         quantize(source, again, "w8a16", text, "rtn", resume=True, **options)
     runs = []
     report = quantize(

@@ -70,7 +70,7 @@ def test_the_model_again_with_scales_for_its_cache(octavo: Run, model: str, text
         (("none.txt", "-o", "s"), "none.txt: can't be opened"),
         (("short.txt", "-o", "s"), "the text has 3 tokens, less than one sample of 32"),
         (("text.txt", "-o", "s", "--samples", "0"), "samples is 0"),
-        (("text.txt", "-o", "s", "-c", "4096"), "-c is 4096 .*made for"),
+        (("text.txt", "-o", "s", "-c", "4096"), "-c is 4096; .*made for"),
         (("text.txt", "-o", "nowhere/s"), "there is no folder"),
         (("text.txt", "-o", "."), "is a folder"),
     ],

@@ -167,8 +167,8 @@ def test_the_least_that_is_possible(src: Path, dst: Path, target: Target, says: 
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        ({}, "one of the two"),
-        ({"bits_per_weight": 4, "file_size": 4}, "one of the two"),
+        ({}, "give a size either as bits"),
+        ({"bits_per_weight": 4, "file_size": 4}, "give a size either as bits"),
         ({"bits_per_weight": 0}, "0 bits"),
         ({"bits_per_weight": 40}, "up to 32"),
         ({"bits_per_weight": float("nan")}, "nan bits"),

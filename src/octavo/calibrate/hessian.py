@@ -232,7 +232,7 @@ def factorize(hessian: Any, order: Order, damp: float, *, keep: bool = True) -> 
     while (lower := _root(hessian[backwards[:, None], backwards], damping * mean)) is None:
         damping = max(10 * damping, 1e-6)
         if damping > MOST_DAMPING:
-            raise UsageError("hessian is not positive semidefinite (allowed: sums of x x^T)")
+            raise UsageError("hessian is not positive semidefinite, as a sum of x x^T is")
     lower = _mirrored(lower)
     own = lower.diagonal() + 0.0
     lower /= own[:, None]

@@ -78,7 +78,7 @@ class StatisticsRun:
     def _context(self, wanted: int | None) -> int:
         most = self.spec.hparams.n_ctx_most
         if wanted is not None and wanted > most:
-            problem = f"n_ctx is {wanted} (allowed: up to {most}, what the model was made for)"
+            problem = f"n_ctx is {wanted}; the model was made for up to {most}"
             raise UsageError(problem, argument="n_ctx")
         return min(CONTEXT, most) if wanted is None else wanted
 

@@ -107,7 +107,7 @@ def collect_imatrix(
     can be written there; NonFiniteError where the model computes NaN or Inf.
     """
     if model.engine.config.fuse:
-        raise UsageError("the model's ops are fused, which hides activations (allowed: EngineConfig(fuse=False))")
+        raise UsageError("the model's ops are fused, which hides activations: use EngineConfig(fuse=False)")
     if save_every < 1:
         raise UsageError(f"save_every is {save_every} (allowed: 1 or more)")
     if path is not None:

@@ -56,7 +56,7 @@ def saturation(
     does.
     """
     if model.engine.config.fuse:
-        raise UsageError("the model's ops are fused, which hides keys (allowed: EngineConfig(fuse=False))")
+        raise UsageError("the model's ops are fused, which hides keys: use EngineConfig(fuse=False)")
     found: dict[str, Saturation] = {}
 
     def watch(node: Node, read: Callable[[int], AnyArray]) -> None:

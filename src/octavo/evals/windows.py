@@ -74,7 +74,7 @@ def windows(
             taken[0] = bos
         found.append(TextWindow(taken, mask))
     if not any(w.scored.any() for w in found):
-        raise UsageError("no token of the text's windows is to be scored (allowed: some in the second half of one)")
+        raise UsageError("no token of the text's windows is to be scored: mark some in the second half of a window")
     return found
 
 

@@ -34,7 +34,7 @@ def cache_scales(model: ModelSpec, caches: Mapping[str, F32], kv: str, asked: st
         layer, _, kind = name.rpartition(".")
         module = checkpoint_name(f"{layer}.attn_output.weight", model.architecture)
         if module is None or kind not in ("cache_k", "cache_v") or name.replace("_k", "_v") not in caches:
-            raise UsageError(f"{asked} {kv} for a model that keeps {name} (allowed: models that keep keys and values)")
+            raise UsageError(f"{asked} {kv} for a model that keeps {name} instead of keys and values")
         scales = (largest if kv == "int8" else largest.max(keepdims=True)) / np.float32(TOPS[kv])
         parent = module.rsplit(".", 2)[0]
         found[f"{parent}.{kind[-1]}_scale"] = np.maximum(scales, np.finfo(np.float32).tiny)

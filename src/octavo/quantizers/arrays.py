@@ -137,7 +137,7 @@ def _grouped(x: npt.ArrayLike, per: Per, group: int) -> F32:
     if per == "channel":
         return values
     if group < 1 or values.shape[-1] % group:
-        raise UsageError(f"group is {group} for rows of {values.shape[-1]} values (allowed: what divides them)")
+        raise UsageError(f"group is {group} for rows of {values.shape[-1]} values, which it does not divide")
     return values.reshape(*values.shape[:-1], values.shape[-1] // group, group)
 
 

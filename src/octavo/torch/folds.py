@@ -65,7 +65,7 @@ def layers_in_order(module: nn.Module, layers: Iterable[nn.Linear], batch: Any) 
     if len(calls) < len(wanted):
         names = {layer: name for name, layer in module.named_modules()}
         missing = ", ".join(names.get(layer, "a layer") for layer in wanted if layer not in calls)
-        raise UsageError(f"no batch goes through {missing} (allowed: skip these, or other batches)")
+        raise UsageError(f"no batch goes through {missing}: skip these, or give other batches")
     return calls
 
 
@@ -210,7 +210,7 @@ class OpenFold:
         sizes = {layer.in_features for layer in self.readers.values()}
         if len(sizes) > 1:
             found = ", ".join(f"{name} ({layer.in_features})" for name, layer in self.readers.items())
-            raise UsageError(f"{self.label}: it is read by layers of several sizes, {found} (allowed: one size)")
+            raise UsageError(f"{self.label}: it is read by layers of several sizes, {found}: a fold needs one size")
         self.outputs, self.columns = self._channels(sizes.pop())
 
     def _part(self, module: nn.Module, name: str) -> nn.Module:
@@ -218,7 +218,7 @@ class OpenFold:
             return module.get_submodule(name)
         except AttributeError:
             whole = type(module).__name__
-            raise UsageError(f"{self.label}: {whole} has no {name!r} (allowed: names of named_modules())") from None
+            raise UsageError(f"{self.label}: {whole} has no {name!r} among its named_modules()") from None
 
     def _require_writer(self) -> None:
         writer = self.writer
@@ -229,14 +229,14 @@ class OpenFold:
             allowed = "an nn.Linear, or a norm with a weight [K]"
             raise UsageError(f"{self.label}: it is a {found} (allowed: {allowed})")
         if self.fold.offset and not is_norm:
-            raise UsageError(f"{self.label}: offset is {self.fold.offset} of an nn.Linear (allowed: with norms)")
+            raise UsageError(f"{self.label}: offset is {self.fold.offset} of an nn.Linear; only norms have one")
         if weight is not None and weight.is_meta:
             raise UsageError(f"{self.label}: its weight is on the meta device, which has no data")
 
     def _reader(self, module: nn.Module, name: str) -> nn.Linear:
         layer = self._part(module, name)
         if not isinstance(layer, nn.Linear) or layer._parameters.get("weight") is None:
-            raise UsageError(f"{self.label}: {name} is a {type(layer).__name__} (allowed: nn.Linear)")
+            raise UsageError(f"{self.label}: {name} is a {type(layer).__name__}, not an nn.Linear")
         require_values(layer, name)
         return layer
 
@@ -294,14 +294,14 @@ def open_folds(module: nn.Module, folds: Sequence[Fold]) -> list[OpenFold]:
     """The folds of a module. Raises UsageError for what is not a fold of it, and for folds in each other's way."""
     for i, fold in enumerate(folds):
         if not isinstance(fold, Fold):
-            raise UsageError(f"folds[{i}] is a {type(fold).__name__} (allowed: octavo.torch.Fold)")
+            raise UsageError(f"folds[{i}] is a {type(fold).__name__}, not an octavo.torch.Fold")
     found = [OpenFold(module, fold) for fold in folds]
     writers: dict[int, str] = {}
     readers: dict[int, str] = {}
     for each in found:
         if id(each.writer) in writers:
             problem = f"it is the same layer as that of the fold into {writers[id(each.writer)]!r}"
-            raise UsageError(f"{each.label}: {problem} (allowed: one fold into a layer)")
+            raise UsageError(f"{each.label}: {problem}: only one fold may lead into a layer")
         writers[id(each.writer)] = each.fold.into
         for name, layer in each.readers.items():
             if id(layer) in readers:
@@ -322,7 +322,7 @@ def _require_own(module: nn.Module, folds: Sequence[OpenFold]) -> None:
     for fold in folds:
         shared = next((names for t in fold.tensors() if len(names := owners.get(t.data_ptr(), [])) > 1), None)
         if shared is not None:
-            raise UsageError(f"{fold.label}: {' and '.join(shared)} share a weight (allowed: weights of one layer)")
+            raise UsageError(f"{fold.label}: {' and '.join(shared)} share a weight: each layer needs its own")
 
 
 def require_exact(module: nn.Module, folds: Sequence[OpenFold], batch: Any) -> None:
@@ -396,7 +396,7 @@ def _require_same_inputs(module: nn.Module, folds: Sequence[OpenFold], batch: An
     for fold in folds:
         missing = [name for name, layer in fold.readers.items() if id(layer) not in calls]
         if missing:
-            raise UsageError(f"{fold.label}: no batch goes through {', '.join(missing)} (allowed: other batches)")
+            raise UsageError(f"{fold.label}: no batch goes through {', '.join(missing)}: give other batches")
 
 
 def _floats(found: Any) -> Iterator[Tensor]:

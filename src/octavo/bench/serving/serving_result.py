@@ -68,7 +68,7 @@ def _check(options: ServingOptions) -> None:
             raise UsageError(f"{name} is {value} (allowed: 1 or more)")
     if options.rate is not None:
         if not 0 < options.rate < float("inf"):
-            raise UsageError(f"--rate is {options.rate} (allowed: more than 0)")
+            raise UsageError(f"--rate is {options.rate}; it must be more than 0")
         if options.workload != "a":
             raise UsageError(f"--rate is for workload a, not {options.workload}")
 

@@ -132,7 +132,7 @@ def _config(config: Mapping[str, Any]) -> dict[str, Any]:
 def require_scales(spec: ModelSpec, path: str | os.PathLike[str]) -> None:
     """Raise UsageError unless `write_scales` can write this model, FileError for a folder that is not new."""
     if spec.architecture.encoder:
-        raise UsageError(f"{spec.file.path}: an embedding model keeps no keys (allowed: models that say text)")
+        raise UsageError(f"{spec.file.path}: an embedding model has no KV cache")
     if any(n.inputs[1] is n.inputs[2] for n in _attentions(spec.graph())):
         raise UsageError(f"{spec.file.path}: keys are values too, which no cache with static scales takes")
     require_apart(path, {MODEL: model_files(spec.file.path, spec.file.files)})
@@ -176,7 +176,7 @@ def _measured(spec: ModelSpec, statistics: Statistics) -> dict[str, ChannelStati
     for cache in (cache for node in _attentions(spec.graph()) for cache in node.inputs[1:3]):
         measured = statistics.caches.get(cache.name)
         if measured is None or measured.shape != cache.shape[1:]:
-            raise UsageError(f"{statistics.path}: has no statistics of {cache.name} (allowed: those of this model)")
+            raise UsageError(f"{statistics.path}: has no statistics of {cache.name}: it is of another model")
         found[cache.name] = measured
     return found
 

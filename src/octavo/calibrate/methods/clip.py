@@ -40,7 +40,7 @@ def clip(weight: F32, inputs: F32, rounding: Rounding, group: int = 128) -> Clip
     """
     n, k = weight.shape
     if k % group:
-        raise UsageError(f"group is {group} for rows of {k} values (allowed: what divides them)")
+        raise UsageError(f"group is {group} for rows of {k} values, which it does not divide")
     grams = _grams(inputs, group)
     parts = [_limits(weight[rows], grams, rounding, group) for rows in row_parts(n, k)]
     chosen = np.concatenate([limits for limits, _, _ in parts])

@@ -159,7 +159,7 @@ class Journal:
         run, stage = state
         if run != self._run:
             problem = f"{self.folder} is of a run with another {differing(run, self._run)}"
-            raise UsageError(f"{problem} (allowed: the same ones, or to begin anew without --resume)")
+            raise UsageError(f"{problem}: give the same ones, or start anew without --resume")
         return stage
 
 

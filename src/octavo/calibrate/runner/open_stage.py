@@ -109,7 +109,7 @@ class ProductInput:
     def _paired(self, expert: int | None) -> Iterator[tuple[Any, Any]]:
         """What `pairs` gives, where it lies."""
         if self.original is None:
-            raise UsageError("the original model is not run beside this one (allowed: layerwise with original=True)")
+            raise UsageError("the original model is not run beside this one: run layerwise with original=True")
         before, before_ids = self.original
         for part in _parts(len(self.vectors)):
             ids = None if self.ids is None else self.ids[part]

@@ -347,7 +347,7 @@ class SchemeMethod:
         """Those that were asked for, or that go with the kind. Raises UsageError for a scheme that has none such."""
         integers = scheme.activation.startswith("int8") and scheme.bits == 8
         if self.activations == E4M3 and not integers:
-            raise UsageError(f"activations are {E4M3!r} with {scheme.name} (allowed: with int8-w8a8)")
+            raise UsageError(f"activations are {E4M3!r} with {scheme.name}: they need int8-w8a8")
         return E4M3 if self.activations is None and KINDS[self.kind].static and integers else self.activations
 
 
@@ -363,7 +363,7 @@ def samples_of(
     spec = read_model(file)
     most = spec.hparams.n_ctx_most
     if context is not None and context > most:
-        problem = f"context is {context} (allowed: up to {most}, what the model was made for)"
+        problem = f"context is {context}; the model was made for up to {most}"
         raise UsageError(problem, argument="context")
     size = min(usual, most) if context is None else context
     return Samples(text_samples(text, file, count, size, seed).samples)

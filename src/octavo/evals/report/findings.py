@@ -246,7 +246,7 @@ def _check_pair(file: GGUFFile, base: GGUFFile) -> None:
     """Raises UsageError where the base is of another shape, or another model altogether."""
     common = [name for name in file.tensors if name in base.tensors]
     if not common:
-        raise UsageError(f"{file.path} and {base.path} have no tensor in common (allowed: two files of one model)")
+        raise UsageError(f"{file.path} and {base.path} have no tensor in common: they are not of one model")
     for name in common:
         mine, theirs = file.tensors[name].shape, base.tensors[name].shape
         if mine != theirs:

@@ -156,7 +156,7 @@ class QualityPlan:
 def check(plan: QualityPlan) -> None:
     """Raises UsageError for names that are not known and methods without a text, FileError for unreadable texts."""
     if any(way.method for way in plan.ways) and plan.calibration is None and plan.text != "demo":
-        raise UsageError(f"methods {', '.join(plan.methods)} without a text (allowed: together with --calibration)")
+        raise UsageError(f"methods {', '.join(plan.methods)} without a text: give one with --calibration")
     for text in (plan.text, plan.calibration):
         if text not in (None, "demo"):
             open_regular(text, "a text").close()
@@ -174,7 +174,7 @@ def measure_quality(model: str, base: str | None, plan: QualityPlan) -> Quality:
     if found and base is None:
         with open_model_file(model) as file:
             if any(info.type_name not in FLOATS for info in file.tensors.values()):
-                raise UsageError("presets of a quantized model (allowed: with a base, a model of floats)")
+                raise UsageError("presets of a quantized model need a base, a model of floats")
         base = model
     if base is not None:
         found, left_out = those_there_are(base, found)

@@ -44,7 +44,7 @@ class Writer:
     def with_static(self, scheme: CheckpointScheme) -> CheckpointScheme:
         """A scheme with static scales of activations. Raises UsageError where this layout has no place for them."""
         if self.name != "compressed-tensors":
-            raise UsageError(f"static activations with layout {self.name} (allowed: compressed-tensors)")
+            raise UsageError(f"static activations with layout {self.name}: they need compressed-tensors")
         return scheme.with_static()
 
     def require(self, shape: tuple[int, ...]) -> None:

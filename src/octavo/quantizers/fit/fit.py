@@ -71,7 +71,7 @@ class Target:
     def __post_init__(self) -> None:
         bits, size = self.bits_per_weight, self.file_size
         if (bits is None) == (size is None):
-            raise UsageError("a size is given as bits a weight or as bytes of the file (allowed: one of the two)")
+            raise UsageError("give a size either as bits a weight or as bytes of the file")
         if bits is not None and not 0 < bits <= MOST_BITS:
             raise UsageError(f"{bits:g} bits a weight (allowed: above 0, up to {MOST_BITS})")
         if size is not None and size < 1:

@@ -144,7 +144,7 @@ def quantize_checkpoint(
     name, work = os.fsdecode(dst), os.fsdecode(dst).rstrip(os.sep) + WORK
     _require_new(dst)
     if method is not None and method.kv is not None and layout != "compressed-tensors":
-        raise UsageError(f"--kv {method.kv} with layout {layout} (allowed: compressed-tensors)")
+        raise UsageError(f"--kv {method.kv} with layout {layout}: it needs compressed-tensors")
     with open_model_file(resolve(src)) as file:
         source = read_model(file)
         kind = replace(kind, left=ignored_layers(source, ignore))
