@@ -235,7 +235,7 @@ def test_openapi(server: Server) -> None:
 
 
 def test_drafts_are_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grammar that forces what comes has drafts, whatever time they take; but where a busy machine compiles it late."""
+    """A grammar that forces what comes has drafts, unless a busy machine compiles it late."""
     monkeypatch.setattr(Speculator, "_cost_in_tokens", lambda *_: 0.0)
     body = {"prompt": "x", "grammar": 'root ::= "one two three four five six seven"'}
     replies = (server.post("/completion", **body)["timings"] for _ in range(10))
