@@ -35,16 +35,20 @@ class Backend(GpuBackend):
         self.target = replace(self.target, arch=arch)
 
 
+def forget() -> None:
+    """What was looked up."""
+    for lookup in (tuned.table, tuned._nearest_rows, dispatch._choose):
+        lookup.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The user's table in a folder of its own; what was looked up before is forgotten, and again afterwards."""
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
     monkeypatch.setattr(gluon, "usable", lambda name: True)
-    tuned.table.cache_clear()
-    dispatch._choose.cache_clear()
+    forget()
     yield tmp_path
-    tuned.table.cache_clear()
-    dispatch._choose.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -202,8 +206,7 @@ def test_the_fastest_is_kept_and_what_is_there_is_not_timed_again(caches: Path) 
     assert path.is_relative_to(caches)
     ((size, row),) = tuned.read(path)["products"]["4 bits, 32 in 256, minima"].items()
     assert size == (40, 512)
-    tuned.table.cache_clear()
-    dispatch._choose.cache_clear()
+    forget()
     p = Product(Q4_K, 40, 512, 1, backend.target.arch)
     name, numbers = row[0][1][0]
     assert dispatch.q8_1(p) == Shape.kinds[name].of(p, *numbers)

@@ -3,6 +3,7 @@ is that of attention."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -28,8 +29,6 @@ from octavo.backends.gpu.weights.layout import PlaneLayout
 Kind = Literal["q8_1", "f16"]
 FLOAT_MATVEC_MAX_TOKENS = 1
 """The most tokens of a matvec by weights that are floats; more are the library's, with tensor cores."""
-
-
 BYTES = PlaneLayout(8, 32, 32, "f16", has_min=False, min_bits=0, signed=True, offset=0, table=None)
 """The layout of Q8_0."""
 
@@ -41,9 +40,15 @@ def choose(section: tuned.Section, p: Product, *among: type[Shape]) -> Any:
 
 @cache
 def _choose(section: tuned.Section, p: Product, among: tuple[type[Shape], ...], _given_up: frozenset[str]) -> Any:
+    return next(shape for _, shape in choices(section, p, *among))
+
+
+def choices(section: tuned.Section, p: Product, *among: type[Shape]) -> Iterator[tuple[tuned.Choice, Shape]]:
+    """All choices that are shapes of `among` and compute a product, with these, from the nearest product's on."""
     kernels = {each.name: each for each in among}
-    found = (kernels[name].of(p, *numbers) for name, numbers in tuned.nearest(section, p) if name in kernels)
-    return next(shape for shape in found if shape is not None)
+    for name, numbers in tuned.nearest(section, p):
+        if name in kernels and (shape := kernels[name].of(p, *numbers)) is not None:
+            yield (name, numbers), shape
 
 
 def activation(tokens: int) -> Kind:

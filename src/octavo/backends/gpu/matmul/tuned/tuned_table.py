@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from math import log2
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -144,18 +145,23 @@ def _said(cell: tuple[int, tuple[Choice, ...]]) -> tuple[int, list[str]]:
 
 def nearest(section: Section, p: Product) -> Iterator[Choice]:
     """Choices for a product: of its own class and size, then of the nearest ones."""
-    kind, classes = class_of(p.layout), table(p.arch)[section]
-
-    def distance(other: str, n: int, k: int) -> float:
-        return 100 * _difference(kind, other) + abs(log2(p.n / n)) + 2 * abs(log2(p.kp / k))
-
-    ordered = sorted(((other, size) for other, rows in classes.items() for size in rows),
-                     key=lambda one: distance(one[0], *one[1]))
-    for other, size in ordered:
-        row = classes[other][size]
+    for row in _nearest_rows(section, class_of(p.layout), p.n, p.kp, p.arch):
         yield from next((said for most, said in row if p.tokens <= most), row[-1][1])
 
 
+@cache
+def _nearest_rows(section: Section, kind: str, n: int, kp: int, arch: str) -> tuple[Row, ...]:
+    """All rows, that of the nearest class and size first: what numbers of tokens have in common."""
+
+    def distance(other: str, its_n: int, its_k: int) -> float:
+        return 100 * _difference(kind, other) + abs(log2(n / its_n)) + 2 * abs(log2(kp / its_k))
+
+    classes = table(arch)[section]
+    found = [(distance(other, *size), row) for other, rows in classes.items() for size, row in rows.items()]
+    return tuple(row for _, row in sorted(found, key=itemgetter(0)))
+
+
+@cache
 def _difference(kind: str, other: str) -> float:
     """How far apart two classes of layouts are."""
     (bits, groups, more), (others, other_groups, other_more) = kind.split(", "), other.split(", ")
