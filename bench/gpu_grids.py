@@ -28,8 +28,9 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.weights.device_weights import QuantWeight
-from octavo.bench import gpu, machine
+from octavo.bench import gpu, machine, random_products
 from octavo.bench.synthetic import make
+from octavo.formats.group import row_named
 
 BASE = "Q4_K"
 FORMATS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0")
@@ -40,7 +41,7 @@ MODEL, DEPTH = "llama3-8b", 256
 def timer(context: Context, copies: Sequence[QuantWeight], tokens: int) -> Callable[[], float]:
     """What gives the seconds of one product with `tokens` tokens."""
     n, k = copies[0].n, copies[0].k
-    x, y = gpu_ops.activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
+    x, y = random_products.activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
     used = copies if tokens <= 32 else copies[:4]
     calls = [gpu_ops.together(product(context, w, x, y, ())) for w in used]
     return lambda: gpu_ops.seconds(calls)
@@ -51,8 +52,8 @@ def rows_of(
 ) -> Iterator[dict[str, Any]]:
     """A row for each number of tokens and format, of matrices of a shape."""
     (n, k), context = shape, Context(backend.target)
-    made = {name: gpu_ops.matrix(backend, name, n, k) for name in (BASE, *formats)}
-    copies = {name: gpu_ops.copies(weight, nbytes) for name, (weight, nbytes) in made.items()}
+    made = {name: random_products.matrix(backend, row_named(name), n, k) for name in (BASE, *formats)}
+    copies = {name: random_products.copies(weight, nbytes) for name, (weight, nbytes) in made.items()}
     for count in tokens:
         timers = {name: timer(context, of, count) for name, of in copies.items()}
         times: dict[str, list[float]] = {name: [] for name in made}

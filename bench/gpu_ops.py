@@ -21,30 +21,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.device_values import Activation, Cache, activation_bytes
+from octavo.backends.gpu.launch.device_values import Cache
 from octavo.backends.gpu.matmul.launch import library_product, product
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.ops import BINDERS
-from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.bench import gpu, machine
-from octavo.bench.synthetic import random_matrix
+from octavo.bench.random_products import activations, copies, matrix
 from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.group import row_named
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import Node
-from octavo.graph.ops import apply
 
 FORMATS = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 MATVEC = ((4096, 4096), (14336, 4096), (4096, 14336), (128256, 4096))
 MATMUL = ((4096, 14336), (14336, 4096))
-ROWS = 1024  # of a matrix, before it repeats them
-COLD_BYTES = 250e6
 LATENT_CACHES: tuple[CacheType, ...] = ("f16", "q8_0", "int8", "fp8", "int4")
 Call = Callable[[], object]
 
@@ -52,14 +47,6 @@ Call = Callable[[], object]
 def seconds(calls: Sequence[Call]) -> float:
     """Median seconds of one call; `calls` run in turn inside one graph."""
     return statistics.median(gpu.seconds(calls))
-
-
-def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight, int]:
-    """A matrix of n rows, and its bytes as a file has it."""
-    tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
-    some: Any = backend.load(tensor)
-    parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
-    return replace(some, n=n, parts=parts), tensor.nbytes // min(n, ROWS) * n
 
 
 def numbers_of_tokens(n: int, k: int) -> tuple[int, ...]:
@@ -71,31 +58,12 @@ def compile_products(name: str, n: int, k: int) -> None:
     """Run each product once, so that its kernel is in Triton's cache."""
     backend = GpuBackend()
     context = Context(backend.target)
-    weight, _ = matrix(backend, name, n, k)
+    weight, _ = matrix(backend, row_named(name), n, k)
     for tokens in numbers_of_tokens(n, k):
         y = torch.empty(tokens, n, device="cuda")
         for call in product(context, weight, activations(context, tokens, k), y, ()):
             call()
     torch.cuda.synchronize()
-
-
-def copies(weight: QuantWeight, nbytes: int) -> list[QuantWeight]:
-    """The weight in as many copies as no cache holds."""
-    count = max(2, min(32, int(COLD_BYTES / nbytes) + 1))
-    others = [{name: part.clone() for name, part in weight.parts.items()} for _ in range(count - 1)]
-    return [weight, *(replace(weight, parts=parts) for parts in others)]
-
-
-def activations(context: Context, tokens: int, k: int) -> Activation:
-    """Random activations, quantized as the backend does it."""
-    x = torch.randn(tokens, k, device="cuda")
-    out = Activation(
-        torch.empty(activation_bytes(tokens, k, context.target.arch), dtype=torch.uint8, device="cuda"), tokens, k
-    )
-    given = Node("input", (), ("tokens", k), "f32", name="x")
-    for call in BINDERS["quantize"](context, apply("quantize", given, format="q8_1"), [x], out):
-        call()
-    return out
 
 
 def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[dict[str, Any]]:
@@ -104,7 +72,7 @@ def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[
     rows = []
     for n, k in dict.fromkeys((*MATVEC, *MATMUL)):
         for name in formats:
-            weight, nbytes = matrix(backend, name, n, k)
+            weight, nbytes = matrix(backend, row_named(name), n, k)
             weights = copies(weight, nbytes)
             for tokens in numbers_of_tokens(n, k):
                 x, y = activations(context, tokens, k), torch.empty(tokens, n, device="cuda")

@@ -228,12 +228,13 @@ def _on_gpu(backend: Any, name: str, n: int, k: int) -> Timer:
     import gpu_ops
     from octavo.backends.gpu.launch.context import Context
     from octavo.backends.gpu.matmul.launch import product
+    from octavo.bench import random_products
 
-    context, (weight, nbytes) = Context(backend.target), gpu_ops.matrix(backend, name, n, k)
-    weights = gpu_ops.copies(weight, nbytes)
+    context, (weight, nbytes) = Context(backend.target), random_products.matrix(backend, row_named(name), n, k)
+    weights = random_products.copies(weight, nbytes)
 
     def of(tokens: int) -> Callable[[], float]:
-        x, y = gpu_ops.activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
+        x, y = random_products.activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
         used = weights if tokens <= 32 else weights[:4]
         calls = [gpu_ops.together(product(context, w, x, y, ())) for w in used]
         return lambda: gpu_ops.seconds(calls)

@@ -103,10 +103,11 @@ class Copying(GpuBackend):
         if id(tensor) not in self._first:
             self._first[id(tensor)] = tensor, super().load(tensor)
             return self._first[id(tensor)][1]
-        return _copied(self._first[id(tensor)][1])
+        return copied(self._first[id(tensor)][1])
 
 
-def _copied(weight: Any) -> Any:
+def copied(weight: Any) -> Any:
+    """A weight with memory of its own."""
     if isinstance(weight, QuantWeight):
         parts = {name: part.clone() for name, part in weight.parts.items()}
         return QuantWeight(weight.layout, weight.experts, weight.n, weight.k, parts)

@@ -9,31 +9,25 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.compile.warm_up import PendingKernels
 from octavo.backends.gpu.launch.call import Calls, Launch
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.device_values import Activation, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import product_in
 from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.tuned import tuned_table as tuned
-from octavo.backends.gpu.ops import BINDERS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, padded
-from octavo.bench import gpu
-from octavo.bench.synthetic import random_matrix
+from octavo.bench import gpu, random_products
 from octavo.errors import BackendError
 from octavo.formats.spec import BlockFormat
-from octavo.graph.node import Node
-from octavo.graph.ops import apply
 from octavo.graph.protocol import Call
 from octavo.graph.schedule import Schedule
 
@@ -42,10 +36,8 @@ TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PRODUCTS = {"mul_mat": slice(0, 1), "mul_mat_add": slice(0, 1), "mul_mat_concat": slice(1, None)}
 """Ops, and where among their inputs the weights are."""
 KERNELS = {name: kernel for name, kernel in Shape.kinds.items() if not name.startswith("experts")}
-COLD_BYTES, MOST_COPIES = 250e6, 64
-"""Of copies of a matrix, so that no cache has it when it is read."""
-ROWS = 1024
-"""Of random weights, before they repeat."""
+MOST_COPIES = 64
+"""Of a matrix: more than others take, as small ones have to leave the cache, too."""
 GAIN = 0.98
 """Of the time of the choice so far: what another one takes at most."""
 KNOWN = 4
@@ -102,7 +94,8 @@ def matrices(schedule: Schedule) -> list[Matrix]:
 
 def chosen(m: Matrix, tokens: int, arch: str) -> str:
     """The kernel that multiplies some tokens by a matrix, and the numbers of its shape in a tuned table."""
-    name, numbers = next(iter(_choices(Product(m.layout, m.n, padded(m.k), tokens, arch)).values()))
+    p = Product(m.layout, m.n, padded(m.k), tokens, arch)
+    (name, numbers), _ = next(dispatch.choices("products", p, *KERNELS.values()))
     return " ".join(map(str, (name, *numbers)))
 
 
@@ -140,7 +133,9 @@ def tune(
 def _ranked(matrix: Matrix, backend: GpuBackend, timer: Timer) -> Iterator[tuple[int, list[Candidate], float]]:
     """For each number of tokens the candidates, the fastest first, where the choice so far stays if it is about as
     fast; and seconds of that. Kernels of all are compiled from the beginning on, on all cores."""
-    c, weights = Context(backend.target), _copies(matrix, backend)
+    c = Context(backend.target)
+    weight, nbytes = random_products.matrix(backend, matrix.format, matrix.n, matrix.k)
+    weights = random_products.copies(weight, nbytes, MOST_COPIES)
     prepared = [_prepared(c, weights[0], tokens) for tokens in TOKENS]
     for tokens, candidates in zip(TOKENS, prepared, strict=True):
         found, so_far, problem = list[Candidate](), None, ""
@@ -166,7 +161,8 @@ Prepared = tuple[tuned.Choice, Shape, Callable[[QuantWeight], Calls], PendingKer
 
 def _prepared(c: Context, w: QuantWeight, tokens: int) -> list[Prepared]:
     """Candidates for a product, whose kernels are being compiled."""
-    p, x = Product(w.layout, w.n, w.kp, tokens, c.target.arch), _activation(c, tokens, w.k)
+    p = Product(w.layout, w.n, w.kp, tokens, c.target.arch)
+    x = random_products.activations(c, tokens, w.k, both=dispatch.ordered(tokens, c.target.arch))
     y = c.shared("results", tokens * w.n, torch.float32).view(tokens, w.n)
 
     def multiply(shape: Shape, w: QuantWeight) -> Calls:
@@ -188,9 +184,8 @@ def _compiling(c: Context, calls: Calls) -> PendingKernels | None:
 def _choices(p: Product) -> dict[Shape, tuned.Choice]:
     """Shapes to time with the choices that they are made of: first the one so far, then all that kernels state."""
     stated = ((name, numbers) for name, kernel in KERNELS.items() for numbers in kernel.space(p))
-    known = [choice for choice in tuned.nearest("products", p) if choice[0] in KERNELS]
-    found: dict[Shape, tuned.Choice] = {}
-    for name, numbers in (*known[:KNOWN], *stated):
+    found = {shape: choice for choice, shape in islice(dispatch.choices("products", p, *KERNELS.values()), KNOWN)}
+    for name, numbers in stated:
         shape = KERNELS[name].of(p, *numbers)
         if shape is not None:
             found.setdefault(shape, (name, numbers))
@@ -208,29 +203,3 @@ def _with_portable(ranked: Sequence[Candidate]) -> tuple[tuned.Choice, ...]:
         if not one.choice[0].startswith("w4a16") and one.choice[0] not in {other.choice[0] for other in cell}:
             cell.append(one)
     return tuple(one.choice for one in cell)
-
-
-def _copies(matrix: Matrix, backend: GpuBackend) -> list[QuantWeight]:
-    """Random weights, in as many copies as no cache holds."""
-    tensor = random_matrix("w", matrix.format, (min(matrix.n, ROWS), matrix.k), np.random.default_rng(0))
-    some: Any = backend.load(tensor)
-    parts = {
-        name: part.repeat(-(-matrix.n // len(part)), *(1,) * (part.ndim - 1))[: matrix.n].contiguous()
-        for name, part in some.parts.items()
-    }
-    first = replace(some, n=matrix.n, parts=parts)
-    count = min(MOST_COPIES, int(COLD_BYTES / first.nbytes) + 2)
-    others = [{name: part.clone() for name, part in parts.items()} for _ in range(1, count)]
-    return [first, *(replace(first, parts=more, halves=[]) for more in others)]
-
-
-def _activation(c: Context, tokens: int, k: int) -> Activation:
-    """Random activations, quantized as the backend does it."""
-    device, both = c.target.device, dispatch.ordered(tokens, c.target.arch)
-    raw = torch.empty(activation_bytes(tokens, k, c.target.arch), dtype=torch.uint8, device=device)
-    out = Activation(raw, tokens, k, both=both)
-    given = Node("input", (), ("tokens", k), "f32", name="x")
-    values = torch.randn(tokens, k, device=device)
-    for call in BINDERS["quantize"](c, apply("quantize", given, format="q8_1"), [values], out):
-        call()
-    return out

@@ -30,7 +30,9 @@ def tune(
     try:
         backend: Any = backends_of("gpu", cores())[0]
     except BackendError as error:
-        why = str(error).replace("; or take --device cpu", "")
+        from octavo.backends.gpu.device.torch_device import WITHOUT
+
+        why = str(error).replace(f"; {WITHOUT}", "")  # an option of other commands
         raise UsageError(f"bench tune times kernels on a GPU; {why}") from None
 
     from octavo.backends.gpu.matmul.tuned.tuned_table import user_file
