@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -110,8 +111,36 @@ def answer_file(
 
 
 async def _run(run: BatchRun, options: BatchOptions) -> None:
-    async with _replicas(options) as replicas:
-        await run.run(replicas)
+    with _ended_by_signals() as listen:
+        async with _replicas(options) as replicas:
+            listen()  # again: Ray has handlers of its own
+            await run.run(replicas)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[Callable[[], None]]:
+    """SIGTERM and SIGHUP cancel this task, which then raises SystemExit. Gives what begins to listen for them."""
+    loop, task, came = asyncio.get_running_loop(), asyncio.current_task(), list[int]()
+    assert task is not None
+
+    def end(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    def listen() -> None:
+        with suppress(RuntimeError, ValueError, NotImplementedError):  # of another thread, of Windows
+            for name in ("SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)
+                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                    loop.add_signal_handler(number, end, number)
+
+    listen()
+    try:
+        yield listen
+    except asyncio.CancelledError:
+        if came:
+            raise SystemExit(128 + came[0]) from None
+        raise
 
 
 @asynccontextmanager

@@ -70,8 +70,17 @@ def index_input(
     a line, and 24 once all is read. Raises FileError for a file that can't be read.
     """
     file = cast(BinaryIO, BufferedReader(open_regular(path, "a file of lines in JSON"), 1 << 20))
-    size = os.fstat(file.fileno()).st_size
-    lines, embeds = 0, False
+    try:
+        return _index(file, text_url, bad, show, in_file_order=in_file_order)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _index(
+    file: BinaryIO, text_url: str, bad: Bad, show: Callable[[int, int], None], *, in_file_order: bool
+) -> InputIndex:
+    size, lines, embeds = os.fstat(file.fileno()).st_size, 0, False
     numbers, offsets, ids, marks = array("Q"), array("Q"), array("Q"), array("I")
     for number, offset, data in _lines(file):
         if number % SHOWN_EACH == 0:
