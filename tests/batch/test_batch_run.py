@@ -1,4 +1,4 @@
-"""Requests of a batch given to replicas: all of them once, whatever dies, and nothing kept of those that are done."""
+"""Requests of a batch given to replicas: all of them once, whatever dies, and no memory for what is done."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import tracemalloc
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ class Scripted:
 
 
 def answered(folder: Path, n: int, replicas: Callable[[], Sequence[Replica]]) -> BatchCounts:
-    source = write_lines(folder / "in", (openai_line(f"q{i}", {"messages": [f"question {i}"]}) for i in range(1, n + 1)))
+    lines = (openai_line(f"q{i}", {"messages": [f"question {i}"]}) for i in range(1, n + 1))
+    source = write_lines(folder / "in", lines)
     with OutputFiles(str(folder / "out.jsonl"), restart=False) as files:
         index = index_input(source, CHAT, files.refuse)
         run = BatchRun(index, index.order, Defaults(), files)
@@ -103,7 +105,7 @@ def test_neighbours_are_asked_of_one_replica(tmp_path: Path) -> None:
 
     answered(tmp_path, 400, replicas)
     for one in made:
-        jumps = sum(b != a + 1 for a, b in zip(one.asked, one.asked[1:], strict=False))
+        jumps = sum(b != a + 1 for a, b in pairwise(one.asked))
         assert jumps < len(one.asked) / 4
 
 

@@ -18,9 +18,10 @@ import pytest
 
 from octavo.batch.output_files import files_of
 from tests.batch.files import comparable, mixed, openai_line, read_lines, write_lines
-from tests.cli.conftest import users_environment
+from tests.cli.conftest import Run, users_environment
 from tests.limits import HANG_S
 
+Found = tuple[str, dict[str, list[Any]]]
 BASE = ["--device", "cpu", "--threads", "1"]
 N = 48
 
@@ -45,8 +46,8 @@ def started(source: str, output: str, *more: str) -> Iterator[subprocess.Popen[s
         process.communicate()
 
 
-def until_lines(process: subprocess.Popen[str], output: str, n: int) -> None:
-    """Wait until a batch has written so many bytes of responses, or is at its end."""
+def until_bytes(process: subprocess.Popen[str], output: str, n: int) -> None:
+    """Wait until a batch has written this many bytes of responses, or is at its end."""
     while process.poll() is None and (not os.path.exists(output) or os.path.getsize(output) < n):
         time.sleep(0.001)
 
@@ -66,7 +67,7 @@ def files(output: str) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, list[Any]]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """A file of requests, and what a run that nothing disturbs makes of it."""
     folder = tmp_path_factory.mktemp("batch")
     source, output = write_lines(folder / "in.jsonl", mixed(N)), str(folder / "out.jsonl")
@@ -75,8 +76,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str
     return source, files(output)
 
 
-def test_each_line_is_answered(undisturbed: tuple[str, dict[str, list[Any]]]) -> None:
-    source, found = undisturbed
+def test_each_line_is_answered(undisturbed: Found) -> None:
+    _, found = undisturbed
     answers = {line["custom_id"]: line["response"] for line in found["output"]}
     assert len(answers) == N
     assert {answer["status_code"] for answer in answers.values()} == {200}
@@ -107,7 +108,7 @@ def killed(source: str, output: str, times: int, seed: int) -> int:
             if rng.random() < 0.3:
                 time.sleep(rng.random())
             else:
-                until_lines(process, output, size + rng.randrange(1, 2 * whole // times))
+                until_bytes(process, output, size + rng.randrange(1, 2 * whole // times))
             time.sleep(rng.random() * 0.02)
             kills += process.poll() is None
             process.kill()
@@ -120,7 +121,7 @@ def killed(source: str, output: str, times: int, seed: int) -> int:
 
 @pytest.mark.parametrize(("times", "seed"), [(3, 0), pytest.param(20, 1, marks=pytest.mark.slow)])
 def test_killed_at_random_it_loses_and_repeats_nothing(
-    undisturbed: tuple[str, dict[str, list[Any]]], tmp_path: Path, times: int, seed: int
+    undisturbed: Found, tmp_path: Path, times: int, seed: int
 ) -> None:
     source, found = undisturbed
     if times > 3:
@@ -134,13 +135,11 @@ def test_killed_at_random_it_loses_and_repeats_nothing(
     assert (again.returncode, json.loads(again.stdout)["done"]) == (1, 0)
 
 
-def test_an_engine_that_is_killed_is_started_again(
-    undisturbed: tuple[str, dict[str, list[Any]]], tmp_path: Path
-) -> None:
+def test_an_engine_that_is_killed_is_started_again(undisturbed: Found, tmp_path: Path) -> None:
     source, found = undisturbed
     output = str(tmp_path / "out.jsonl")
     with started(source, output) as process:
-        until_lines(process, output, 3000)
+        until_bytes(process, output, 3000)
         os.kill(child(process), signal.SIGKILL)
         _, said = process.communicate(timeout=HANG_S)
     assert process.returncode == 1, said
@@ -148,14 +147,12 @@ def test_an_engine_that_is_killed_is_started_again(
     assert files(output) == found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_in_order(
-    undisturbed: tuple[str, dict[str, list[Any]]], tmp_path: Path, number: signal.Signals
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_ends_it_in_order(undisturbed: Found, tmp_path: Path, number: signal.Signals) -> None:
     source, found = undisturbed
     output = str(tmp_path / "out.jsonl")
     with started(source, output) as process:
-        until_lines(process, output, 3000)
+        until_bytes(process, output, 3000)
         process.send_signal(number)
         _, said = process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + number
@@ -183,10 +180,10 @@ def test_another_command_is_told_apart_from_the_one_that_began(tmp_path: Path) -
     assert isinstance(int(second["response"]["body"]["choices"][0]["message"]["content"]), int)
 
 
-def test_a_file_without_lines(tmp_path: Path) -> None:
+def test_a_file_without_lines(octavo: Run, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n\n")
-    done = run(str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--json")
-    assert (done.returncode, json.loads(done.stdout)["lines"]) == (0, 0)
+    done = octavo("batch", "demo", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--json")
+    assert (done.status, json.loads(done.out)["lines"]) == (0, 0)
     assert (tmp_path / "out.jsonl").read_bytes() == b""
 
 
@@ -199,13 +196,10 @@ def test_a_file_without_lines(tmp_path: Path) -> None:
         ("in.jsonl", "no/out.jsonl", "there is no folder"), ("in.jsonl", ".", "is a folder"),
     ],
 )
-def test_files_that_can_not_be_used(tmp_path: Path, source: str, output: str, words: str) -> None:
+def test_files_that_can_not_be_used(octavo: Run, tmp_path: Path, source: str, output: str, words: str) -> None:
     write_lines(tmp_path / "in.jsonl", ["What is 3 plus 4?"])
     (tmp_path / "out.jsonl.journal").write_text('"a"\n')
     os.symlink(tmp_path / "in.jsonl", tmp_path / "link.jsonl")
     names = [name if name == "-" else str(tmp_path / name) for name in (source, output)]
-    done = run(*names)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert words in octavo("batch", "demo", *names).error()
     assert (tmp_path / "in.jsonl").read_text() == '"What is 3 plus 4?"\n'

@@ -93,7 +93,7 @@ def test_what_has_changed_is_named(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     begun(path, 1)
     with OutputFiles(str(path), restart=False) as files:
-        with pytest.raises(UsageError, match="begun with another input: .*--restart"):
+        with pytest.raises(UsageError, match=r"begun with another input: .*--restart"):
             files.begin({"input": "b", "seed": 0})
         with pytest.raises(UsageError, match="begun with another seed"):
             files.begin({"input": "a", "seed": 1})
@@ -114,7 +114,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def full_after(room: int) -> Callable[[int, bytes], int]:
-    """os.write to a disk with room for so many bytes."""
+    """os.write to a disk with room for this many bytes."""
     real, left = os.write, room
 
     def write(fd: int, data: bytes) -> int:
@@ -134,8 +134,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "write", full_after(room))
     said = rf"out\.jsonl: can't be written: {os.strerror(errno.ENOSPC)}; the same command"
     with pytest.raises(FileError, match=said):
-        for number in range(1, 9):
-            file.write(b'{"id":"batch_req_%d"}' % number)
+        [file.write(b'{"id":"batch_req_%d"}' % number) for number in range(1, 9)]
     monkeypatch.undo()
     assert [*file.numbers()] == [*range(1, room // 21 + 1)]
     assert file.size == room // 21 * 21

@@ -41,7 +41,7 @@ _told = msgspec.json.Decoder(_Told)
 
 @dataclass
 class BatchCounts:
-    """What was done in this run; seconds are since its first request."""
+    """What was done in this run; `seconds` are from its first request to its last answer so far."""
 
     total: int
     done: int = 0
@@ -50,13 +50,11 @@ class BatchCounts:
     cached_tokens: int = 0
     completion_tokens: int = 0
     began: float = field(default_factory=monotonic)
-
-    @property
-    def seconds(self) -> float:
-        return monotonic() - self.began
+    seconds: float = 0.0
 
     def add(self, answer: Answer) -> None:
         self.done += 1
+        self.seconds = monotonic() - self.began
         self.failed += answer.status >= 400
         usage = _told.decode(answer.body).usage if answer.status < 400 else None
         if usage is not None:

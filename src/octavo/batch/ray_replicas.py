@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from octavo.server.serve_options import EngineOptions, ServerOptions
 
 LIVES = 1000
 """Times that Ray starts a replica again which dies."""
+CONNECT_S = 10.0
 
 
 class ReplicaActor:
@@ -103,13 +105,15 @@ def ray_replicas(
     except Exception as error:
         raise OctavoError(f"replicas need Ray: {import_failure('ray', error, INSTALL_RAY)}") from None
 
+    where = "on this machine" if address is None else f"at {address}"
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
-            ray.init(num_cpus=cores(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(num_cpus=cores(), include_dashboard=False, **quiet)
         else:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            _require_listener(address)
+            ray.init(address=address, **quiet)
     except Exception as error:
-        where = "on this machine" if address is None else f"at {address}"
         raise BackendError(f"Ray can't be reached {where}: {str(error).strip().splitlines()[0]}") from None
     try:
         n, needs, threads = _placement(ray, n, engine)
@@ -121,6 +125,13 @@ def ray_replicas(
         yield [RayReplica(ray, actor, room) for actor in actors]
     finally:
         ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Raise OSError where nobody listens at a HOST:PORT: Ray would try for ten minutes."""
+    host, sign, port = address.removeprefix("ray://").rpartition(":")
+    if sign and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
 
 
 def _placement(ray: Any, n: int | None, engine: EngineOptions) -> tuple[int, dict[str, int], int]:

@@ -76,8 +76,9 @@ def batch(
 ) -> None:
     """Answer a file of requests: `octavo batch model.gguf requests.jsonl responses.jsonl`.
 
-    Lines are OpenAI's batch format, texts, or objects with messages, prompt or input. A batch that was ended goes on
-    with the same command. Lines that can't be answered are in OUT's .errors.jsonl; the status is then 1.
+    A line is a request in OpenAI's batch format, a text, or an object with messages, prompt or input.
+    The same command continues a batch that was killed.
+    Lines that can't be answered are in responses.errors.jsonl, and the exit status is then 1.
     """
     require_packages("a batch")
     from octavo.batch.batch_file import answer_file
@@ -117,7 +118,7 @@ def _options(
 
 def _tell(model: str, summary: BatchSummary, *, as_json: bool) -> None:
     counts = summary.counts
-    seconds = counts.seconds if counts.done else 0.0
+    seconds = counts.seconds
     rate = counts.completion_tokens / seconds if seconds else 0.0
     if as_json:
         print(to_json({
