@@ -142,7 +142,7 @@ def test_a_ray_of_its_own_is_gone_with_it(alone: Found, tmp_path: Path) -> None:
     source, found = alone
     output = str(tmp_path / "out.jsonl")
     before = set(workers(b"gcs_server"))
-    done = run(source, output, "--replicas", "1")
+    done = run(source, output, *TWO)
     assert done.returncode == 1, done.stderr
     assert comparable(output) == found["output"]
     end = time.monotonic() + HANG_S

@@ -148,7 +148,7 @@ async def _replicas(options: BatchOptions) -> AsyncIterator[Sequence[Replica]]:
     """The replicas, with the model loaded; they are closed after the block."""
     async with AsyncExitStack() as stack:
         found: Sequence[Replica]
-        if options.replicas is None and options.ray_address is None:
+        if options.ray_address is None and options.replicas in (None, 1):
             found = [LocalReplica(options.engine, options.server, options.step_timeout)]
         else:
             from octavo.batch.ray_replicas import ray_replicas

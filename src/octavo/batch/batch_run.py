@@ -23,13 +23,17 @@ MOST_DEATHS = 5
 """Requests after each other that end a replica: then it is not them."""
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    prompt_tokens_details: dict[str, int] | None = None
-    input_tokens_details: dict[str, int] | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
 
 
 class _Told(msgspec.Struct):
@@ -58,10 +62,10 @@ class BatchCounts:
         self.failed += answer.status >= 400
         usage = _told.decode(answer.body).usage if answer.status < 400 else None
         if usage is not None:
-            details = usage.prompt_tokens_details or usage.input_tokens_details or {}
+            details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
             self.prompt_tokens += usage.prompt_tokens or usage.input_tokens
             self.completion_tokens += usage.completion_tokens or usage.output_tokens
-            self.cached_tokens += details.get("cached_tokens", 0)
+            self.cached_tokens += details.cached_tokens
 
 
 class BatchRun:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any, Protocol
 
 import msgspec
@@ -24,6 +24,7 @@ from octavo.server.serve_options import EngineOptions, Limits, ServerOptions
 from octavo.text import Tokenizer
 from octavo.text.tokenizers_package import be_sequential
 
+log = logging.getLogger("octavo")
 AHEAD = 2
 """Requests that are asked, for each reply that may be in a step: as many wait as run, so that no step has room."""
 LIMITS = Limits(queue=1 << 20, queue_tokens=1 << 50, bodies=1 << 40)
@@ -79,7 +80,6 @@ class LocalReplica:
         self._client = client = self._make()
         service = Service(client, file, Tokenizer.from_gguf(file), self.server)
         await client.start()
-        Thread(target=service.grammars.prepare, name="grammars", daemon=True).start()
         await client.ready()
         self._app = make_app(service)
 
@@ -138,7 +138,12 @@ async def asked(app: ASGIApp, url: str, body: bytes, request_id: str) -> Answer:
         "path": url, "raw_path": url.encode(), "query_string": b"", "root_path": "", "client": None, "server": None,
         "headers": [*HOST, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode())],
     }
-    await app(scope, receive, send)
+    try:
+        await app(scope, receive, send)
+    except Exception:  # Starlette raises what it has answered with 500
+        if not status:
+            raise
+        log.warning("request %s failed", request_id, exc_info=True)
     return Answer(status, request_id, b"".join(parts))
 
 
