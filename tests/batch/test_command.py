@@ -180,6 +180,20 @@ def test_another_command_is_told_apart_from_the_one_that_began(tmp_path: Path) -
     assert isinstance(int(second["response"]["body"]["choices"][0]["message"]["content"]), int)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--json-schema", '{"type": 3}'], "the grammar or schema can't be used"), (["-n", "0"], "-n is 0"),
+        (["-c", "99999999"], "-c is 99999999"), (["--temp", "-1"], "--temp"), (["--seed", "-2"], "--seed is -2"),
+        (["--replicas", "0"], "--replicas"), (["--kv-memory", "x"], "--kv-memory is 'x'"),
+        (["--json-schema", "{}", "--grammar", 'root ::= "a"'], "can't be used together"),
+    ],
+)
+def test_options_that_can_not_be_used(octavo: Run, tmp_path: Path, options: list[str], words: str) -> None:
+    source = write_lines(tmp_path / "in.jsonl", ["What is 3 plus 4?"])
+    assert words in octavo("batch", "demo", source, str(tmp_path / "out.jsonl"), *options).error()
+
+
 def test_a_file_without_lines(octavo: Run, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n\n")
     done = octavo("batch", "demo", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--json")

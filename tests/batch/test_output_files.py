@@ -106,6 +106,18 @@ def test_what_has_changed_is_named(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
+def test_without_a_response_what_has_changed_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    begun(path)
+    for seed in (1, 2):
+        with OutputFiles(str(path), restart=False) as files:
+            files.begin({"input": "a", "seed": seed})
+            files.refuse(1, LineError("invalid_json", "what is wrong"))
+    assert len(read_lines(tmp_path / "out.errors.jsonl")) == 1
+    begun_again = Path(files_of(str(path))["journal"]).read_text()
+    assert '"seed": 2' in begun_again
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     path = str(tmp_path / "out.jsonl")
     with OutputFiles(path, restart=False), pytest.raises(FileError, match="another batch writes to it"):

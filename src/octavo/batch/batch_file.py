@@ -26,9 +26,11 @@ from octavo.io.digest import files_digest
 from octavo.io.distinct_paths import MODEL, model_files, require_apart
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
+from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.options import usual_limit
 from octavo.runtime.text_embedding import is_embedding_model
 from octavo.server.serve_options import EngineOptions, ServerOptions
+from octavo.text import Tokenizer
 
 EDGE = 1 << 20
 """Bytes at both ends of a model's file that tell it from another of its size."""
@@ -45,7 +47,7 @@ class BatchOptions:
     engine         what each replica loads
     server         defaults of requests, as a server has them; `name` is in each response
     seed           of which each line's own seed is made; None: only those that lines have
-    constraint     a field that says what replies may be, and its value in JSON, for lines without one
+    grammar        what replies may be, of chats and completions that don't say it themselves
     replicas       engines that answer; None for one here, or as many as a cluster has room for
     ray_address    of a cluster; None for this machine
     in_file_order  don't put prompts in order by their prefixes
@@ -55,7 +57,7 @@ class BatchOptions:
     engine: EngineOptions
     server: ServerOptions
     seed: int | None = 0
-    constraint: tuple[str, bytes] | None = None
+    grammar: Grammar | None = None
     replicas: int | None = None
     ray_address: str | None = None
     in_file_order: bool = False
@@ -86,7 +88,9 @@ def answer_file(
         read = {INPUT: [source], MODEL: model_files(file.path, file.files)}
         for name in names.values():
             require_apart(name, read)
-        defaults = Defaults(_text_url(file), options.seed, options.constraint)
+        if options.grammar is not None:
+            Grammars(Tokenizer.from_gguf(file)).check(options.grammar)
+        defaults = Defaults(_text_url(file), options.seed, _constraint(options.grammar))
         mark = _model_mark(read[MODEL])
     show("reading the requests", 0, 0)
     what = {"input": files_digest([source], cores()), "model": mark, **_settings(options)}
@@ -194,6 +198,15 @@ def _text_url(file: GGUFFile) -> str:
     return CHAT if usual_limit(file) is None else COMPLETIONS
 
 
+def _constraint(grammar: Grammar | None) -> tuple[str, bytes] | None:
+    """The field of a request that a grammar is, and its value in JSON."""
+    if grammar is None:
+        return None
+    if grammar.kind == "json_schema":
+        return "json_schema", grammar.text.encode()
+    return "grammar", msgspec.json.encode(grammar.text)
+
+
 def _model_mark(paths: Iterable[str]) -> str:
     """A digest of the sizes and the ends of a model's files: of a large one not all is read."""
     digest = sha256()
@@ -217,5 +230,5 @@ def _settings(options: BatchOptions) -> dict[str, Any]:
         "LoRA adapter": [[os.path.basename(path), scale] for path, scale in engine.lora], "seed": options.seed,
         "sampling": dict(server.sampling), "max tokens": server.max_tokens, "reasoning": server.reasoning,
         "chat template": server.template_text, "template variable": dict(server.variables),
-        "constraint": None if options.constraint is None else [options.constraint[0], options.constraint[1].decode()],
+        "grammar": None if options.grammar is None else [options.grammar.kind, options.grammar.text],
     }

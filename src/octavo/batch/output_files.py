@@ -154,17 +154,22 @@ class OutputFiles:
         self.failed.update(self.errors.numbers())
 
     def begin(self, what: Mapping[str, Any]) -> None:
-        """Say what the lines are of: a part for each thing that must not change. Raises UsageError where it has."""
-        what = {"version": VERSION, **what}
-        if self.begun is None:
-            with written_file(self.journal) as temporary, open(temporary, "w", encoding="utf-8") as file:
-                json.dump(what, file, indent=1)
+        """Say what the lines are of: a part for each thing that must not change. Raises UsageError where it has.
+
+        Without a response nothing is lost, and the batch begins anew.
+        """
+        now = json.loads(json.dumps({"version": VERSION, **what}))
+        before = self.begun or {}
+        changed = next((name for name in {**before, **now} if before.get(name) != now.get(name)), None)
+        if changed is None:
             return
-        now = json.loads(json.dumps(what))
-        changed = next((name for name in {**self.begun, **now} if self.begun.get(name) != now.get(name)), None)
-        if changed is not None:
-            told = f"{self.responses.path} was begun with another {changed.replace('_', ' ')}"
+        if self.done:
+            told = f"{self.responses.path} was begun with another {changed}"
             raise UsageError(f"{told}: go on with that one, or begin anew with --restart")
+        self.errors.cut(0)
+        self.failed.clear()
+        with written_file(self.journal) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            json.dump(now, file, indent=1)
 
     def respond(self, request: BatchRequest, status: int, request_id: str, body: bytes) -> None:
         """Write a response, to the errors where its status is one."""

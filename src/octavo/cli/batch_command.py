@@ -42,15 +42,6 @@ class LineDefaults(Defaults):
         str | None, default_option(metavar="GRAMMAR|FILE", help="A GBNF or Lark grammar, or a file with it.")
     ] = None
 
-    def constraint(self) -> tuple[str, bytes] | None:
-        """The field of a request that the schema or grammar is, and its value in JSON. Raises UsageError."""
-        found = grammar_option(self.json_schema, self.grammar)
-        if found is None:
-            return None
-        if found.kind == "json_schema":
-            return "json_schema", found.text.encode()
-        return "grammar", to_json(found.text).encode()
-
 
 @dataclass
 class Spread:
@@ -111,7 +102,8 @@ def _options(
     server = ServerOptions(name=shown_name(path).removesuffix(".gguf"), lora=lora, **given)
     engine = engine_options(path, ctx, where, limits, lora, itl_target=0.0)
     return BatchOptions(
-        engine, server, seed=None if defaults.seed == -1 else defaults.seed, constraint=defaults.constraint(),
+        engine, server, seed=None if defaults.seed == -1 else defaults.seed,
+        grammar=grammar_option(defaults.json_schema, defaults.grammar),
         replicas=spread.replicas, ray_address=spread.ray_address, step_timeout=limits.step_timeout or float("inf"),
     )
 
