@@ -25,6 +25,7 @@ from octavo.huggingface import open_model_file
 from octavo.io.digest import files_digest
 from octavo.io.distinct_paths import MODEL, model_files, require_apart
 from octavo.io.gguf import GGUFFile
+from octavo.io.model_path import resolve
 from octavo.models import read_model
 from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.options import usual_limit
@@ -84,7 +85,7 @@ def answer_file(
     `restart` forgets what an earlier run has done.
     """
     names = files_of(output)
-    with open_model_file(options.engine.path) as file:
+    with open_model_file(resolve(options.engine.path)) as file:
         read = {INPUT: [source], MODEL: model_files(file.path, file.files)}
         for name in names.values():
             require_apart(name, read)

@@ -21,6 +21,8 @@ from octavo.batch.replica import Answer, LocalReplica, ReplicaDiedError
 from octavo.errors import INSTALL_RAY, BackendError, OctavoError, UsageError, import_failure
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
+START_S = 600.0
+"""Seconds until a replica is there: a place for it, and its model."""
 LIVES = 1000
 """Times that Ray starts a replica again which dies."""
 CONNECT_S = 10.0
@@ -62,14 +64,23 @@ class RayReplica:
 
     def __init__(self, ray: Any, actor: Any, room: int) -> None:
         self._ray, self._actor, self.room = ray, actor, room
+        self._died = False
 
     async def start(self) -> None:
-        """Wait until the model is loaded. Raises BackendError."""
-        wrong = await self._result(self._actor.start.remote())
+        """Wait until the model is loaded. Raises BackendError where it can't be, or there is no place for it."""
+        try:
+            async with asyncio.timeout(START_S):
+                wrong = await self._result(self._actor.start.remote())
+        except TimeoutError:
+            raise BackendError(f"Ray has had no place for a replica for {START_S:.0f} s: the same command goes on "
+                               "once there is one, or with fewer --replicas") from None
         if wrong is not None:
             raise BackendError(f"a replica can't be started: {wrong}")
+        self._died = False
 
     async def answer(self, url: str, body: bytes, request_id: str) -> Answer:
+        if self._died:
+            await self.start()
         found = await self._result(self._actor.answer.remote(url, body, request_id))
         if isinstance(found, str):
             raise ReplicaDiedError(found)
@@ -87,6 +98,7 @@ class RayReplica:
         try:
             return await reference
         except self._ray.exceptions.RayError as error:
+            self._died = True
             raise ReplicaDiedError(f"a replica died: {str(error).strip().splitlines()[0]}") from None
 
 

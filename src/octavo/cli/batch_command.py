@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -97,10 +98,11 @@ def _options(
     from octavo.io.hub.download_cache import shown_name
     from octavo.server.serve_options import ServerOptions
 
-    lora = tuple(adapters(where.lora, offline).items())
+    lora = tuple((os.path.abspath(adapter), scale) for adapter, scale in adapters(where.lora, offline).items())
     given = {**defaults.given(), "seed": -1}
     server = ServerOptions(name=shown_name(path).removesuffix(".gguf"), lora=lora, **given)
-    engine = engine_options(path, ctx, where, limits, lora, itl_target=0.0)
+    named = os.path.abspath(path) if os.path.lexists(model) else model  # other machines have a name's files elsewhere
+    engine = engine_options(named, ctx, where, limits, lora, itl_target=0.0)
     return BatchOptions(
         engine, server, seed=None if defaults.seed == -1 else defaults.seed,
         grammar=grammar_option(defaults.json_schema, defaults.grammar),
