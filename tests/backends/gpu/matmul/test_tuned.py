@@ -182,6 +182,18 @@ def test_stated_shapes_are_such_that_the_kernel_computes(arch: str) -> None:
             assert all(tuning.KERNELS[name].of(p, *numbers) for name, numbers in choices)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_shape_has_a_single_stage_of_loads(name: str) -> None:
+    """A kernel that waits for its oldest load before it sends the newest would wait forever: 6 bits of 64 rows by 32
+    tokens, four programs to a multiprocessor, had room for one."""
+    layout = layout_of(row_named(name), "f16")
+    for tokens in (*tuning.TOKENS, 2048):
+        for kernel in Shape.kinds.values():
+            p = Product(layout, 1024, 5120, tokens, "sm_90")
+            shapes = [kernel.of(p, *numbers) for numbers in kernel.space(p)]
+            assert all(getattr(shape, "stages", 2) >= 2 for shape in shapes if shape is not None)
+
+
 def test_the_fastest_is_kept_and_what_is_there_is_not_timed_again(caches: Path) -> None:
     """By times that a test makes up, of interpreted kernels."""
     backend = GpuBackend()
