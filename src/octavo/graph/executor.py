@@ -30,6 +30,10 @@ INPUT_ALIGNMENT = 64
 INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 
 
+LeafKey = tuple[int, str, tuple[Dim, ...], Any]
+"""A leaf on a backend: its name, its shape, and which part of what has this name it is."""
+
+
 class _Leaves(NamedTuple):
     """The leaves of a plan: the value of each by backend and id, and `inputs`, `packed` and `host` of `Plan`."""
 
@@ -67,7 +71,7 @@ class Executor:
         needed = self._load_leaves({} if shares is None else shares._by_name())
         self._inputs = [b.allocate(max(n, INPUT_ALIGNMENT)) for b, n in zip(self.backends, needed, strict=True)]
 
-    def _load_leaves(self, loaded: Mapping[tuple[int, str, tuple[Dim, ...]], Any]) -> list[int]:
+    def _load_leaves(self, loaded: Mapping[LeafKey, Any]) -> list[int]:
         """Load each leaf on each backend that reads it, if it is not `loaded`; bytes of a step's inputs by backend."""
         input_bytes = [0] * len(self.backends)
         by_tensor: dict[tuple[int, int], Any] = {}
@@ -77,7 +81,7 @@ class Executor:
             key = where, id(leaf)
             if key in self._leaves:
                 continue
-            backend, name = self.backends[where], (where, leaf.name, leaf.shape)
+            backend, name = self.backends[where], _key(leaf, where)
             if name in loaded and leaf.op != "input" and not leaf.attrs.get("constant"):
                 self._leaves[key] = loaded[name]
             elif leaf.op == "weight":
@@ -98,9 +102,9 @@ class Executor:
                 input_bytes[where] += self._input_bytes(leaf, where, self.limits)
         return input_bytes
 
-    def _by_name(self) -> dict[tuple[int, str, tuple[Dim, ...]], Any]:
-        """Weights, caches and states by backend, name and shape."""
-        return {(where, leaf.name, leaf.shape): self._leaves[where, id(leaf)] for leaf, where in self._leaf_uses()}
+    def _by_name(self) -> dict[LeafKey, Any]:
+        """Weights, caches and states by backend, name, shape and part."""
+        return {_key(leaf, where): self._leaves[where, id(leaf)] for leaf, where in self._leaf_uses()}
 
     def _leaf_uses(self, graph: Graph | None = None) -> list[tuple[Node, int]]:
         """Each leaf with each backend that reads it, once a reader."""
@@ -302,6 +306,10 @@ class Executor:
         buffer = self.schedule.buffers[id(node)]
         backend = self.backends[buffer.backend]
         return backend.view(self._memory[buffer.backend], buffer.offset, bind(node.shape, sizes), node.dtype)
+
+
+def _key(leaf: Node, where: int) -> LeafKey:
+    return where, leaf.name, leaf.shape, leaf.attrs.get("part")
 
 
 def _stored(weight: Node) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from octavo.formats.spec import F32
 from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
-from octavo.graph.node import PAGE_SIZE, Node
+from octavo.graph.node import Node
 from octavo.graph.schedule import schedule
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.cache.window_pool import pages_for
@@ -44,10 +44,7 @@ class VectorSteps:
         def place(weight: Node) -> int:
             return where.get(weight.name, 0)
 
-        graph = engine.model.graph(
-            cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=engine.n_ctx, vectors=True,
-            window_pages=windows is not None,
-        )
+        graph = engine.graph_of(vectors=True, window_pages=windows is not None)
         sizes = {"tokens": tokens, "outputs": tokens, "sequences": self.texts, "boundaries": self.texts + 1}
         limits = {**engine.limits, **sizes}
         graph = lower(graph, backends, place, fused=config.fuse)

@@ -25,6 +25,7 @@ from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Fed, Plan, StepHandle, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
+from octavo.graph.shard import shard
 from octavo.models import ModelSpec
 from octavo.runtime.argument_checks import integer
 from octavo.runtime.cache.page_pool import PagePool, Sequence
@@ -104,10 +105,7 @@ class Engine:
     def _open_cache(self) -> Graph:
         """Make the pools of pages and of slots for states, and the graph that reads them."""
         config = self.config
-        graph, windows = self._with_windows(partial(
-            self.model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx,
-            vectors=config.embeds,
-        ))
+        graph, windows = self._with_windows(partial(self.graph_of, vectors=config.embeds))
         states = StatePool(slots_for(config.max_sequences)) if any(graph.leaves("state")) else None
         pages = cache_pages(graph, config, self._max_pages, windows, states)
         self.pool = PagePool(pages, windows, states)
@@ -116,6 +114,15 @@ class Engine:
             states.copier.copy_with(self._copy_state)
         self.prefixes = PrefixTree(self.pool)
         return graph
+
+    def graph_of(self, *, vectors: bool, window_pages: bool = False) -> Graph:
+        """The model's graph as this rank computes it; see `ModelSpec.graph`."""
+        config = self.config
+        graph = self.model.graph(
+            cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=vectors,
+            window_pages=window_pages,
+        )
+        return shard(graph, config.rank, config.ranks)
 
     def _schedule(self, graph: Graph, place: Place | None) -> None:
         """Give the nodes of a graph to backends, and see what steps can do then."""

@@ -1,0 +1,39 @@
+"""Ops that ranks run together: each has a part of a model, and they exchange what they computed with it.
+
+All ranks run the same ones in the same order. What a rank has of a value is in no other graph, so shapes of inputs may
+differ from rank to rank where `parts` says so.
+"""
+
+from __future__ import annotations
+
+from octavo.formats.part import Cut, size_of
+from octavo.graph.node import DType, Node, Shape
+from octavo.graph.ops import op, require
+
+COLLECTIVES = frozenset({"all_reduce", "all_gather", "all_max"})
+
+
+@op
+def all_reduce(x: Node) -> tuple[Shape, DType]:
+    """x [T, ...] of each rank -> [T, ...], their sum."""
+    require(x.dtype == "f32", "all_reduce", "sums are of float32", x)
+    return x.shape, "f32"
+
+
+@op
+def all_max(x: Node) -> tuple[Shape, DType]:
+    """x [T, ...] of each rank -> [T, ...], the largest value of all in each place."""
+    require(x.dtype == "f32", "all_max", "largest values are of float32", x)
+    return x.shape, "f32"
+
+
+@op
+def all_gather(x: Node, *, axis: int, rank: int, parts: tuple[Cut, ...]) -> tuple[Shape, DType]:
+    """x, of each rank r its parts[r] of an axis, end to end -> the whole axis.
+
+    `rank` is whose graph this is. Parts of several ranks may be the same places, which have the same values then.
+    """
+    fits = 0 < axis < len(x.shape) and x.shape[axis] == size_of(parts[rank]) and x.dtype in ("f32", "i32")
+    require(fits, "all_gather", f"rank {rank} has {parts[rank]} of axis {axis}", x)
+    whole = max(stop for cut in parts for _, stop in cut)
+    return (*x.shape[:axis], whole, *x.shape[axis + 1 :]), x.dtype

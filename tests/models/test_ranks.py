@@ -1,0 +1,98 @@
+"""Every architecture computes on several ranks what it computes on one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.backends.cpu import CpuBackend
+from octavo.graph.communicator import Communicator
+from octavo.graph.protocol import Backend
+from octavo.io.gguf import GGUFFile
+from tests.models.ranks import MakeBackend, on_one, on_some, reference, weight_bytes
+from tests.models.table import Models, error, in_format, made_in, save_only
+from tests.models.tiny_checkpoints import TABLE
+from tests.runtime import tiny
+from tests.sampling import slow
+
+QUICK = {"llama", "qwen3moe", "gemma2", "phi2", "qwen35moe"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    with made_in(tmp_path_factory.mktemp("ranks")) as made:
+        yield made
+
+
+def cpu(communicator: Communicator | None) -> Backend:
+    return CpuBackend(threads=1, communicator=communicator)
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in TABLE])
+def test_two_ranks(name: str, tmp_path: Path) -> None:
+    save_only(tmp_path, TABLE[name])
+    want = on_one(tmp_path)
+    found = on_some(tmp_path, 2)
+    for got, _ in found:
+        assert error(got, want) < 1e-5
+    ops = [Counter(n.op for n in engine.graph.nodes) for _, engine in found]
+    assert ops[0]["all_reduce"] == ops[1]["all_reduce"] > 0
+    assert ops[0]["all_gather"] == ops[1]["all_gather"] > 0
+
+
+HEADS = [(9, 3, 2), (9, 3, 3), (9, 3, 4), (4, 2, 4), (4, 1, 3), (6, 2, 3)]
+"""Query heads, heads of keys, and ranks."""
+
+
+@pytest.mark.parametrize("make", [reference, cpu], ids=["reference", "cpu"])
+@pytest.mark.parametrize(("heads", "kv_heads", "ranks"), HEADS)
+def test_heads(heads: int, kv_heads: int, ranks: int, make: MakeBackend, tmp_path: Path,
+               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "N_HEAD", heads)
+    monkeypatch.setattr(tiny, "N_HEAD_KV", kv_heads)
+    path = Path(tiny.write(tmp_path / "m.gguf"))
+    want = on_one(path, make)
+    found = on_some(path, ranks, make)
+    of_keys = list[int]()
+    for got, engine in found:
+        assert error(got, want) < 1e-5
+        (shape,) = {n.shape[1:] for n in engine.graph.leaves("cache")}
+        of_keys.append(int(shape[0]))
+    if ranks <= kv_heads:
+        assert sum(of_keys) == kv_heads
+    else:
+        assert of_keys == [1] * ranks
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "int8", *map(slow, ["q8_0", "fp8", "int4"])])
+@pytest.mark.parametrize("make", [reference, cpu], ids=["reference", "cpu"])
+def test_caches(cache_type: str, make: MakeBackend, models: Models) -> None:
+    path = Path(models["llama"].file.path)
+    want = on_one(path, make, cache_type=cache_type)
+    for got, _ in on_some(path, 2, make, cache_type=cache_type):  # a sum in another order, and a code is the next one
+        assert error(got, want) < (1e-4 if cache_type == "f16" else 1e-3)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("name", "format_name"), [
+    ("llama", "Q8_0"), ("qwen3moe", "Q4_0"), *map(slow, [("qwen3", "Q4_K"), ("gemma2", "IQ4_NL"), ("llama", "Q6_K")]),
+])
+def test_block_weights(name: str, format_name: str, ranks: int, models: Models, tmp_path: Path) -> None:
+    path, _ = in_format(models[name].file, tmp_path / "m.gguf", format_name)
+    want = on_one(path, cpu)
+    for got, _ in on_some(path, ranks, cpu):
+        assert error(got, want) < 1e-4
+
+
+def test_weights_are_divided(tmp_path: Path) -> None:
+    """Each rank has about its share of the matrices, and together they have all."""
+    path = Path(tiny.write(tmp_path / "m.gguf"))
+    with GGUFFile.open(path) as file:
+        whole = sum(info.nbytes for info in file.tensors.values() if len(info.shape) > 1)
+    shares = np.array([weight_bytes(engine) for _, engine in on_some(path, 2)]) / whole
+    assert shares.tolist() == pytest.approx([0.5, 0.5], abs=0.02)
+    assert shares.sum() == pytest.approx(1)
