@@ -40,12 +40,11 @@ def all_divided() -> Iterator[None]:
         yield
 
 
-def engine_of(path: Path, ranks: int, backend: Backend, communicator: Communicator | None, **config: object) -> Engine:
+def engine_of(path: Path, backend: Backend, **config: object) -> Engine:
     """An engine whose file stays open as long as it lives."""
     model = read_model(open_model_file(path))
-    rank = 0 if communicator is None else communicator.rank
     options = EngineConfig(
-        n_ctx=128, n_batch=64, rank=rank, ranks=ranks, embeds=model.architecture.encoder,
+        n_ctx=128, n_batch=64, embeds=model.architecture.encoder,
         **{"cache_type": "f32", **config},  # type: ignore[arg-type]
     )
     return Engine(model, [backend], options)
@@ -61,13 +60,13 @@ def rows(engine: Engine) -> F32:
 
 
 def on_one(path: Path, make: MakeBackend = reference, **config: object) -> F32:
-    return rows(engine_of(path, 1, make(None), None, **config))
+    return rows(engine_of(path, make(None), **config))
 
 
 def on_some(path: Path, ranks: int, make: MakeBackend = reference, **config: object) -> list[tuple[F32, Engine]]:
     """What each rank computes, and its engine."""
     def work(communicator: Communicator) -> tuple[F32, Engine]:
-        engine = engine_of(path, ranks, make(communicator), communicator, **config)
+        engine = engine_of(path, make(communicator), **config)
         return rows(engine), engine
 
     with all_divided():

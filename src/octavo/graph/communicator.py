@@ -21,3 +21,6 @@ class Communicator(Protocol):
 
     def all_gather(self, part: Any, out: Any) -> None:
         """Put each rank's `part`, which have one shape and type, into `out` [ranks, *shape]."""
+
+    def abort(self) -> None:
+        """From another thread: let go of what waits for a rank that has ended, if nothing else does."""

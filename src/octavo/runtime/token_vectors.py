@@ -8,7 +8,6 @@ from collections.abc import Sequence as Seq
 import numpy as np
 
 from octavo.formats.spec import F32
-from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
 from octavo.graph.node import Node
 from octavo.graph.schedule import schedule
@@ -49,7 +48,8 @@ class VectorSteps:
         limits = {**engine.limits, **sizes}
         graph = lower(graph, backends, place, fused=config.fuse)
         planned = schedule(graph, backends, limits, place=place, quiet=True)
-        self._executor = Executor(planned, backends, limits, shares=engine.load())
+        engine.load()
+        self.executor = engine.executor_for(planned, limits)
 
     def computed(
         self, texts: Seq[Seq[int]], room: Callable[[], int], kept: Callable[[F32], F32] = whole
@@ -97,7 +97,7 @@ class VectorSteps:
     def _step(self, feeds: list[Feed]) -> list[F32]:
         engine = self.engine
         with engine.appending(feeds):
-            (rows,) = self._executor.run(*engine.batch(feeds))
+            (rows,) = self.executor.run(*engine.batch(feeds))
             if not np.isfinite(rows).all():
                 raise engine.not_finite()
         return np.split(rows, np.cumsum([feed.outputs for feed in feeds])[:-1])

@@ -15,6 +15,7 @@ from octavo.formats import QTensor
 from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import block_of
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph.communicator import Communicator
 from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes, is_static
 from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
@@ -52,6 +53,7 @@ class GpuBackend:
     fusions = FUSIONS
     quantizes = QUANTIZES
     chooses = True
+    communicator: Communicator | None = None
 
     def __init__(self, deterministic: bool = False, attention: Attention = "exact") -> None:
         self.target, self.deterministic, self.attention = target(), deterministic, attention

@@ -108,7 +108,7 @@ class ReferenceBackend(HostMemory):
 class ReferenceBinder:
     """A call is an op, and its result copied to where it belongs."""
 
-    def __init__(self, communicator: Communicator | None) -> None:
+    def __init__(self, communicator: Communicator | None = None) -> None:
         self._communicator = communicator
         self._calls: list[Call] = []
 

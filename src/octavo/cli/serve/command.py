@@ -139,7 +139,7 @@ def _engine_options(path: str, ctx: int | None, where: Where, limits: ServerLimi
         gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=limits.itl_target,
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=limits.embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
-        lora=lora,
+        lora=lora, tensor_parallel=where.tensor_parallel,
     )
 
 

@@ -31,7 +31,6 @@ class EngineConfig:
     embeds         steps give what logits are made of, [outputs, n_embd], in their place
     n_pages        of the cache (default: n_ctx tokens for each sequence)
     kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
-    rank, ranks    which part of the model this is, of how many, see `octavo.graph.shard`
     speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, or "off"
     """
 
@@ -46,6 +45,4 @@ class EngineConfig:
     embeds: bool = False
     n_pages: int | None = None
     kv_memory: int | None = None
-    rank: int = 0
-    ranks: int = 1
     speculate: Speculate = "off"

@@ -1,0 +1,110 @@
+"""The executor of rank 0: what it is called for, the other ranks' executors do at the same time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from octavo.formats import QTensor
+from octavo.formats.spec import AnyArray
+from octavo.graph.executor import Executor
+from octavo.graph.node import Graph, Sizes
+from octavo.graph.plan import Fed, Plan, StepHandle, Watch
+from octavo.graph.protocol import Backend
+from octavo.graph.schedule import Schedule
+from octavo.runtime.parallel import messages
+from octavo.runtime.parallel.group import RankGroup
+
+HANDLES_KEPT = 4
+"""Launches whose values later ones may be fed."""
+FIRST, VECTORS = 0, 1
+"""Numbers of executors: the engine's, and that for vectors of tokens."""
+
+
+class LeadingExecutor(Executor):
+    """Sends each call to the followers of a group, then makes it. `number` is whose executor it is there.
+
+    Raises RankError where a rank has ended, or ends.
+    """
+
+    def __init__(
+        self, group: RankGroup, number: int, schedule: Schedule, backends: Sequence[Backend], limits: Sizes,
+        outputs: Sequence[int] | None = None, shares: Executor | None = None, fed: Collection[str] = (),
+    ) -> None:
+        self._group, self._number = group, number
+        self._handles = Handles()
+        super().__init__(schedule, backends, limits, outputs, shares, fed)
+
+    def _with_all(self, message: messages.ToRank) -> AbstractContextManager[None]:
+        return self._group.together(message)
+
+    def plan(self, sizes: Sizes, wanted: tuple[int, ...] | None = None) -> Plan:
+        if self._group.acts:  # in a step, which the others bind as well
+            return super().plan(sizes, wanted)
+        with self._with_all(messages.Plan(self._number, dict(sizes), wanted)):
+            return super().plan(sizes, wanted)
+
+    def run(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> list[AnyArray]:
+        with self._with_all(messages.Run(self._number, dict(sizes), messages.packed(inputs))):
+            return super().run(inputs, sizes)
+
+    def watch(self, inputs: Mapping[str, AnyArray], sizes: Sizes, watch: Watch) -> list[AnyArray]:
+        with self._with_all(messages.Run(self._number, dict(sizes), messages.packed(inputs))):
+            return super().watch(inputs, sizes, watch)
+
+    def launch(
+        self, inputs: Mapping[str, AnyArray], sizes: Sizes, wanted: tuple[int, ...],
+        fed: Mapping[str, Fed] | None = None,
+    ) -> StepHandle:
+        told = {name: self._handles.place(*source) for name, source in (fed or {}).items()}
+        message = messages.Launch(self._number, dict(sizes), messages.packed(inputs), wanted, told)
+        with self._with_all(message):
+            return self._handles.keep(super().launch(inputs, sizes, wanted, fed))
+
+    def values(
+        self, inputs: Mapping[str, AnyArray], sizes: Sizes, fed: Mapping[str, Any]
+    ) -> list[tuple[Backend, Any]]:
+        raise NotImplementedError("values that stay on several ranks")
+
+    def copy_page(self, target: int, source: int, rows: str = "rows") -> None:
+        with self._with_all(messages.CopyPage(target, source, rows)):
+            super().copy_page(target, source, rows)
+
+    def copy_state(self, target: int, source: int) -> None:
+        with self._with_all(messages.CopyState(target, source)):
+            super().copy_state(target, source)
+
+    def replace(self, tensor: QTensor) -> None:
+        raise NotImplementedError("weights that several ranks have a part of")
+
+
+class Handles:
+    """The last launches and their values, which are numbered alike on all ranks."""
+
+    def __init__(self) -> None:
+        self._count, self._kept = 0, deque[tuple[int, StepHandle]](maxlen=HANDLES_KEPT)
+
+    def keep(self, handle: StepHandle) -> StepHandle:
+        self._kept.append((self._count, handle))
+        self._count += 1
+        return handle
+
+    def place(self, value: Any, places: Sequence[int] | None) -> messages.FedFrom:
+        """Where a value is from."""
+        number, output = next(
+            (number, i) for number, handle in self._kept for i, one in enumerate(handle.values) if one is value
+        )
+        return number, output, None if places is None else tuple(places)
+
+    def fed(self, source: messages.FedFrom) -> Fed:
+        """The value that `place` said."""
+        number, output, places = source
+        return next(handle for n, handle in self._kept if n == number).values[output], places
+
+
+def collectives_of(graph: Graph) -> str:
+    """What ranks run together, in order: the same on all of them, or they would wait for each other forever."""
+    found = [n for n in graph.nodes if n.op.startswith("all_")]
+    return "; ".join(f"{n.op} {n.name} {list(n.shape)}" for n in found)

@@ -1,0 +1,157 @@
+"""Ranks as processes: the same text as of one, and what happens where one of them ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.errors import BackendError, RankError, UsageError
+from octavo.runtime import Model
+from octavo.runtime.parallel import group as groups
+from tests.limits import HANG_S
+from tests.runtime import tiny
+
+QUESTIONS = ["What is 12 times 7?", "What is 90 minus 47?", "What is 144 divided by 12?"]
+NOTICED_S = 5.0
+"""Seconds in which every reply has its error after a rank has ended."""
+
+
+def load(path: str = "demo", ranks: int = 2, **options: object) -> Model:
+    return octavo.load(path, device="cpu", threads=ranks, n_ctx=512, tensor_parallel=ranks, **options)  # type: ignore[arg-type]
+
+
+def pids(model: Model) -> list[int]:
+    """The processes of the other ranks."""
+    group = model.engine._group
+    assert group is not None
+    return [one.process.pid for one in group._shared.ranks]
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def gone(numbers: list[int], seconds: float = NOTICED_S) -> bool:
+    until = time.monotonic() + seconds
+    while any(map(is_there, numbers)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not any(map(is_there, numbers))
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Model]:
+    with octavo.load("demo", device="cpu", threads=1, n_ctx=512) as model:
+        yield model
+
+
+def test_replies_and_vectors_are_those_of_one_process(one: Model) -> None:
+    with load(max_sequences=3) as model:
+        followers = pids(model)
+        replies = model.generate_many(QUESTIONS, temperature=0.0)
+        assert [r.text for r in replies] == [r.text for r in one.generate_many(QUESTIONS, temperature=0.0)]
+        seeded = {"temperature": 1.0, "seed": 7, "max_tokens": 20}
+        assert str(model.generate(QUESTIONS[0], **seeded)) == str(one.generate(QUESTIONS[0], **seeded))
+        found, want = (m.embed(QUESTIONS, pooling="mean") for m in (model, one))
+        np.testing.assert_allclose(found, want, atol=1e-4)
+    assert gone(followers)
+
+
+def test_a_rank_that_is_killed_ends_all_replies() -> None:
+    with load(max_sequences=4) as model:
+        (follower,) = pids(model)
+        begun, errors = Event(), list[Exception]()
+
+        def ask() -> None:
+            try:
+                for _ in model.generate("Count.", raw=True, ignore_eos=True, max_tokens=400, temperature=0.0):
+                    begun.set()
+            except Exception as error:
+                errors.append(error)
+
+        threads = [Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert begun.wait(HANG_S)
+        os.kill(follower, signal.SIGKILL)
+        start = time.monotonic()
+        for thread in threads:
+            thread.join(HANG_S)
+        assert time.monotonic() - start < NOTICED_S
+        assert {type(error) for error in errors} == {RankError}
+        assert len(errors) == 4
+        assert str(errors[0]) == f"rank 1 of 2 (process {follower}) was killed by SIGKILL"
+        with pytest.raises(RankError, match="was killed by SIGKILL"):
+            model.logits([1, 2, 3])
+    assert gone([follower])
+
+
+def test_a_rank_that_can_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    popen = subprocess.Popen
+    monkeypatch.setattr(groups.subprocess, "Popen", lambda command, **options: popen(
+        [sys.executable, "-c", "raise SystemExit(3)"], **options))
+    with pytest.raises(RankError, match=r"rank 1 of 2 \(process \d+\) ended with status 3"):
+        load()
+
+
+def test_a_rank_says_why_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is gone when it opens it."""
+    path = Path(tiny.write(tmp_path / "m.gguf"))
+    start = groups._start
+
+    def start_without_file(rank: int) -> groups._Rank:
+        path.unlink()
+        return start(rank)
+
+    monkeypatch.setattr(groups, "_start", start_without_file)
+    with pytest.raises(RankError, match=r"rank 1 of 2 \(process \d+\) failed: \w*Error: .*m.gguf"):
+        load(str(path))
+
+
+PARENT = """
+import time, octavo
+model = octavo.load("demo", device="cpu", threads=2, n_ctx=512, tensor_parallel=2)
+print(model.engine._group._shared.ranks[0].process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_ranks_end_with_rank_0() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent:
+        follower = int(parent.stdout.readline())
+        assert is_there(follower)
+        parent.kill()
+    assert gone([follower])
+
+
+@pytest.mark.parametrize(("options", "problem"), [
+    ({"tensor_parallel": 0}, "tensor_parallel is 0 (allowed: 1 to 64)"),
+    ({"tensor_parallel": "2"}, "tensor_parallel is '2' (allowed: an integer, 1 to 64)"),
+    ({"tensor_parallel": 2, "gpu_layers": 3}, "tensor_parallel is 2, beside gpu_layers 3 (allowed: one of them)"),
+    ({"tensor_parallel_size": 2}, "tensor_parallel_size is not an argument of load: did you mean tensor_parallel?"),
+])
+def test_arguments_that_are_refused(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        octavo.load("demo", **{"device": "cpu"} | options)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(problem)
+
+
+def test_without_torch_an_error_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    with pytest.raises(BackendError, match=r"tensor parallelism needs torch: .*torch"):
+        load()
