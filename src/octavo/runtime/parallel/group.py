@@ -19,6 +19,7 @@ from weakref import finalize
 
 from octavo.errors import RankError, UsageError
 from octavo.graph.communicator import Reduction
+from octavo.graph.node import Attention
 from octavo.graph.protocol import Call
 from octavo.runtime.parallel.messages import Failed, FromRank, Load, Ready, ToRank, encode, from_rank
 
@@ -83,14 +84,21 @@ class _Shared:
     closing: bool = False
     owner: int = field(default_factory=os.getpid)
     on_failure: Callable[[RankError], None] | None = None
+    communicator: Any = None
 
     def fail(self, why: str) -> None:
         with self.changed:
             tell = None if self.failure else self.on_failure
             self.failure = self.failure or why
             self.changed.notify_all()
+        self.let_go()
         if tell is not None:
             tell(RankError(why))
+
+    def let_go(self) -> None:
+        """End what rank 0 waits for on a device, and its communicator."""
+        if self.communicator is not None:
+            self.communicator.abort()
 
 
 class RankGroup:
@@ -101,7 +109,8 @@ class RankGroup:
     """
 
     def __init__(
-        self, ranks: int, *, device: str, threads: int | None, deterministic: bool = False, attention: str = "exact"
+        self, ranks: int, *, device: str, threads: int | None, deterministic: bool = False,
+        attention: Attention = "exact",
     ) -> None:
         self.communicator = GroupCommunicator(self, ranks)
         self.device, self.threads = device, threads
@@ -131,7 +140,7 @@ class RankGroup:
 
         def meet_others() -> None:
             try:
-                self.communicator.inner = meet(store, self.device, 0, ranks)
+                shared.communicator = self.communicator.inner = meet(store, self.device, 0, ranks)
             except Exception as error:
                 shared.fail(f"the ranks did not find each other: {error}")
             with shared.changed:
@@ -291,3 +300,4 @@ def _end(shared: _Shared) -> None:
             one.process.kill()
             with suppress(subprocess.TimeoutExpired):
                 one.process.wait(GONE_S)
+    shared.let_go()

@@ -9,8 +9,9 @@ Tile:
     own words     x -> | value, call | -> inbox [call % 2, own rank] of each other rank, over NVLink
     inbox [call % 2]    rank 0 | rank 1 | ...    read until all are of this call, added in the order of ranks, + terms
 Bound: latency, one way over NVLink; with many values bytes, twice those of the values for each other rank.
+    Not measured yet.
 Tried: nothing else.
-Twin: `octavo.backends.reference.ops.all_reduce_add`
+Twin: `octavo.backends.collectives.collective_call`
 
 A call writes into the half of the inbox that the call before did not use. Who begins call n + 2 has read all words of
 call n + 1, which a rank sends when its call n has ended: nobody reads that half any more.

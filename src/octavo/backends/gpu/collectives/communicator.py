@@ -14,6 +14,7 @@ from functools import partial
 from threading import Event
 from typing import Any, Protocol
 
+from octavo.backends.gloo import distributed
 from octavo.backends.gpu.launch.context import Context
 from octavo.errors import BackendError
 from octavo.graph.communicator import Communicator, Reduction
@@ -26,6 +27,8 @@ BLOCK = 1024
 """Values of a program."""
 STEP_S = 7 * 24 * 3600.0
 """Seconds for a collective: the end of a rank is told otherwise, and a server may have nothing to do for days."""
+MOST_ROUNDS = 10_000
+"""Of words that are given to kernels which wait for a rank that has ended."""
 SETTINGS = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -63,8 +66,8 @@ class DeviceCommunicator:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
         import torch
-        import torch.distributed as dist
 
+        dist: Any = distributed()
         if dist.is_initialized():
             raise BackendError("tensor parallelism needs torch.distributed, which this process uses for something else")
         self.rank, self.ranks, self._torch, self._dist = rank, ranks, torch, dist
@@ -124,24 +127,20 @@ class DeviceCommunicator:
             self._dist.all_gather_into_tensor(out, part)
 
     def abort(self) -> None:
-        """End what waits: NCCL's calls, and kernels, which get words of the calls that they wait for."""
+        """Let go of the group. What waits for a rank that has ended goes on: kernels are given words of their call."""
         if self._ended.is_set():
             return
         self._ended.set()
+        cuda: Any = self._torch.cuda
         if self._inboxes:
-            own = self._inboxes[self.rank]
-            with self._torch.cuda.stream(self._torch.cuda.Stream()):
-                for _ in range(200):
-                    following = (self._calls.to(self._torch.int64) + 1) << 32
-                    own.view(-1, MOST_VALUES // BLOCK, BLOCK).copy_(following[None, :, None])
+            inbox, last = self._inboxes[self.rank].view(-1, MOST_VALUES // BLOCK, BLOCK), cuda.default_stream()
+            with cuda.stream(cuda.Stream()):
+                for _ in range(MOST_ROUNDS):
+                    if last.query():
+                        break
+                    inbox.copy_(((self._calls.to(self._torch.int64) + 1) << 32)[None, :, None])
+                    cuda.current_stream().synchronize()
         self._dist.distributed_c10d._abort_process_group()
-
-    def close(self) -> None:
-        """Let go of the group, after which this process may have another one."""
-        if not self._ended.is_set():
-            self._ended.set()
-            self._inboxes = ()
-            self._dist.destroy_process_group()
 
 
 class HostStagedCommunicator:
