@@ -112,9 +112,9 @@ def test_a_rank_says_why_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = Path(tiny.write(tmp_path / "m.gguf"))
     start = groups._start
 
-    def start_without_file(rank: int) -> groups._Rank:
+    def start_without_file(rank: int, environment: Any) -> groups._Rank:
         path.unlink()
-        return start(rank)
+        return start(rank, environment)
 
     monkeypatch.setattr(groups, "_start", start_without_file)
     with pytest.raises(RankError, match=r"rank 1 of 2 \(process \d+\) failed: \w*Error: .*m.gguf"):
