@@ -112,7 +112,7 @@ def test_a_rank_says_why_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = Path(tiny.write(tmp_path / "m.gguf"))
     start = groups._start
 
-    def start_without_file(rank: int, environment: Any) -> groups._Rank:
+    def start_without_file(rank: int, environment: Mapping[str, str]) -> groups._Rank:
         path.unlink()
         return start(rank, environment)
 
