@@ -23,7 +23,8 @@ from tests.backends.op_cases import CASES
 QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
 NO_CASE = {
     "copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates", "draw", "log_sum_exp", "adjust",
-    "mask", "wkv6", *COLLECTIVES,
+    "mask", "wkv6", "largest_magnitude", "merge_candidates", "local_places",
+    *COLLECTIVES,
 }
 """Ops that are views, that move data only, that other ops' cases need, that choices of tokens need, that only the
 reference backend has, or that need several ranks."""

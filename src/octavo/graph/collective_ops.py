@@ -29,6 +29,31 @@ def all_max(x: Node) -> tuple[Shape, DType]:
 
 
 @op
+def merge_candidates(x: Node, *, k: int, firsts: tuple[int, ...]) -> tuple[Shape, DType]:
+    """x int [T, R * (1 + 2k)], what `top_candidates` gives of R parts of a row, side by side -> int [T, 1 + 2k], what
+    it gives of the row; `firsts` are the places where the parts begin."""
+    fits = len(x.shape) == 2 and x.shape[1] == len(firsts) * (1 + 2 * k)
+    require(fits, "merge_candidates", f"{len(firsts)} parts of {1 + 2 * k} numbers", x)
+    return (x.shape[0], 1 + 2 * k), "i32"
+
+
+@op
+def local_places(places: Node, *, first: int, count: int) -> tuple[Shape, DType]:
+    """places int [A, 2], rows and columns -> [A, 2], as `adjust` takes them for columns first to first + count - 1.
+
+    Places in other columns have the row -1.
+    """
+    require(places.shape[1:] == (2,) and count > 0, "local_places", "pairs of numbers, and some columns", places)
+    return places.shape, "i32"
+
+
+@op
+def largest_magnitude(x: Node) -> tuple[Shape, DType]:
+    """x [..., K] -> [..., 1]: the largest |x| of each row, which ranks that have parts of it agree on by `all_max`."""
+    return (*x.shape[:-1], 1), "f32"
+
+
+@op
 def all_gather(x: Node, *, axis: int, rank: int, parts: tuple[Cut, ...]) -> tuple[Shape, DType]:
     """x, of each rank r its parts[r] of an axis, end to end -> the whole axis.
 

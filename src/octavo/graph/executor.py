@@ -256,11 +256,11 @@ class Executor:
             calls.append((node, call))
             read.append((self.backends[source], arguments))
             values[b, id(node)] = out
-        outputs = {
-            i: (self.backends[where[id(o)]], values[where[id(o)], id(o)])
-            for i, o in enumerate(self.schedule.graph.outputs)
-            if (where[id(o)], id(o)) in values
-        }
+        outputs = {}
+        for i, output in enumerate(self.schedule.graph.outputs):
+            for o in (output, *(output.inputs if output.op == "all_gather" else ())):
+                if i not in outputs and (where[id(o)], id(o)) in values:
+                    outputs[i] = self.backends[where[id(o)]], values[where[id(o)], id(o)]
         wanted = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in graph.outputs)
         return Plan(
             tuple(calls), tuple(read), steps.finish(), leaves.inputs, leaves.packed, leaves.host, wanted, outputs

@@ -28,7 +28,8 @@ class Plan:
     packed     the same memory once more, see `Packed`
     host       parts of these arrays, by input
     outputs    what is wanted
-    made       all outputs of the graph that are made on the way, by number
+    made       all outputs of the graph that are made on the way, by number; of one that is gathered of several ranks'
+               parts, and is not, this rank's part
     """
 
     calls: tuple[tuple[Node, Call], ...]
@@ -58,7 +59,7 @@ class Plan:
 class StepHandle:
     """A launched step: its results where they are made, and `read`, which waits for them.
 
-    row  gives one row of an output of the graph, read or not, as it is now
+    row  gives one row of an output of the graph, read or not, as it is now, or this rank's part of it
     """
 
     values: tuple[Any, ...]

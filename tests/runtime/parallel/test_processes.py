@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,16 +59,48 @@ def one() -> Iterator[Model]:
         yield model
 
 
-def test_replies_and_vectors_are_those_of_one_process(one: Model) -> None:
+@pytest.fixture(scope="module")
+def two() -> Iterator[Model]:
     with load(max_sequences=3) as model:
+        yield model
+
+
+def test_replies_and_vectors_are_those_of_one_process(one: Model, two: Model) -> None:
+    replies = two.generate_many(QUESTIONS, temperature=0.0)
+    assert [r.text for r in replies] == [r.text for r in one.generate_many(QUESTIONS, temperature=0.0)]
+    seeded = {"temperature": 1.0, "seed": 7, "max_tokens": 20}
+    assert "".join(two.generate(QUESTIONS[0], **seeded)) == "".join(one.generate(QUESTIONS[0], **seeded))
+    found, want = (m.embed(QUESTIONS, pooling="mean") for m in (two, one))
+    np.testing.assert_allclose(found, want, atol=1e-3)
+
+
+def test_processes_end_with_their_model() -> None:
+    with load() as model:
         followers = pids(model)
-        replies = model.generate_many(QUESTIONS, temperature=0.0)
-        assert [r.text for r in replies] == [r.text for r in one.generate_many(QUESTIONS, temperature=0.0)]
-        seeded = {"temperature": 1.0, "seed": 7, "max_tokens": 20}
-        assert str(model.generate(QUESTIONS[0], **seeded)) == str(one.generate(QUESTIONS[0], **seeded))
-        found, want = (m.embed(QUESTIONS, pooling="mean") for m in (model, one))
-        np.testing.assert_allclose(found, want, atol=1e-4)
+        assert len(followers) == 1
+        assert is_there(followers[0])
     assert gone(followers)
+
+
+SETTINGS: list[dict[str, object]] = [
+    {"temperature": 0.0, "logprobs": 3},
+    {"temperature": 1.0, "seed": 3, "top_k": 5, "repeat_penalty": 1.3, "logit_bias": {5: 4.0, 300: -100.0}},
+    {"temperature": 0.9, "seed": 4, "top_k": 0, "top_p": 1.0},  # all logits of a row
+    {"temperature": 0.0, "logit_bias": {5: 3.0}, "logprobs": 2},  # likewise
+    {"temperature": 0.0, "grammar": octavo.Grammar.json_schema({"type": "integer"})},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=",".join)
+def test_settings(settings: dict[str, Any], one: Model, two: Model) -> None:
+    """Candidates are merged of what ranks find in their parts of the vocabulary."""
+    wanted, found = (m.generate(QUESTIONS[1], max_tokens=12, **settings) for m in (one, two))
+    assert "".join(found) == "".join(wanted)
+    for got, want in zip(found.logprobs or (), wanted.logprobs or (), strict=True):
+        assert got.token == pytest.approx(want.token, abs=1e-3)
+        assert [token for token, _ in got.likely] == [token for token, _ in want.likely]
+    ops = [n.op for n in two.engine.graph.nodes]
+    assert ops.count("merge_candidates") == 3
 
 
 def test_a_rank_that_is_killed_ends_all_replies() -> None:

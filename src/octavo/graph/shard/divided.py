@@ -17,8 +17,10 @@ from octavo.graph.ops import apply
 from octavo.graph.pointwise import POINTWISE
 from octavo.graph.shard.cuts import WHOLE, Grid, divide
 from octavo.graph.shard.leaves import Leaves
-from octavo.graph.shard.rules import RULES, Context, Part, Wanted, bytes_of, is_product, size, slice_of
+from octavo.graph.shard.rules import RULES, Context, Part, Wanted, is_product, size, slice_of
 
+WORD = 32
+"""Rows of a vocabulary that are divided together: masks have a bit for each, in words of as many."""
 SMALL = 4 << 20
 """Bytes of weights that each rank has rather than waits for what others made of their parts (a router's, say): about
 what a card reads in the time that a collective takes."""
@@ -83,8 +85,8 @@ class _Pass:
             for axis in range(1, len(node.shape)):
                 if isinstance(node.shape[axis], int) and (found := grid(self._context, node, axis)).gain:
                     self._grids[id(node), axis] = found
-        if node.op == "get_rows" and node.inputs[0].op == "weight" and bytes_of(node.inputs[0]) > self._small:
-            parts = divide(size(node.inputs[0], 0), self.ranks)
+        if node.op == "get_rows" and node.inputs[0].op == "weight":
+            parts = divide(size(node.inputs[0], 0), self.ranks, multiple=WORD)
             if parts is not None:
                 self._tables[id(node)] = parts
         if node.op != "set_rows":  # a cache is never gathered
@@ -102,7 +104,8 @@ class _Pass:
         """How a value is gathered where all of it is wanted, if more is gained by that than it costs."""
         for axis in range(1, len(node.shape)):
             grid = self._grid(node, axis)
-            if grid.gain > self._small and (parts := divide(size(node, axis), self.ranks, grid)) is not None:
+            least, multiple = (0, WORD) if node in self._graph.outputs else (self._small, 1)
+            if grid.gain > least and (parts := divide(size(node, axis), self.ranks, grid, multiple)) is not None:
                 self._gathered[id(node)] = axis, parts
                 return
 

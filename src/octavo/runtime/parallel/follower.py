@@ -14,7 +14,20 @@ from threading import Thread
 from typing import Any
 
 from octavo.runtime.parallel import messages
-from octavo.runtime.parallel.messages import CopyPage, CopyState, Failed, Launch, Load, Plan, Ready, Run, Vectors
+from octavo.runtime.parallel.messages import (
+    Array,
+    CopyPage,
+    CopyState,
+    Failed,
+    Launch,
+    Load,
+    Plan,
+    Ready,
+    Row,
+    RowPart,
+    Run,
+    Vectors,
+)
 
 log = logging.getLogger("octavo")
 LOOK_S = 1.0
@@ -44,8 +57,8 @@ class Follower:
         self._executors, self._handles = [self._engine.load()], [Handles()]
         self.collectives = collectives_of(self._engine.graph)
 
-    def do(self, message: messages.ToRank) -> None:
-        """What rank 0 does."""
+    def do(self, message: messages.ToRank, pipe: Connection) -> None:
+        """What rank 0 does; it is sent what it asks for."""
         if isinstance(message, Launch):
             executor, handles = self._executors[message.executor], self._handles[message.executor]
             fed = {name: handles.fed(source) for name, source in message.fed.items()}
@@ -58,6 +71,9 @@ class Follower:
             self._executors[0].copy_page(message.target, message.source, message.rows)
         elif isinstance(message, CopyState):
             self._executors[0].copy_state(message.target, message.source)
+        elif isinstance(message, Row):
+            values = self._handles[message.executor].handle(message.launch).row(message.output, message.row)
+            pipe.send_bytes(messages.encode(RowPart(Array.of(values))))
         elif isinstance(message, Vectors):
             from octavo.runtime.parallel.leading import Handles
             from octavo.runtime.token_vectors import VectorSteps
@@ -79,7 +95,7 @@ def follow(pipe: Connection) -> None:
             pipe.send_bytes(messages.encode(Ready(follower.collectives)))
         else:
             assert follower is not None
-            follower.do(message)
+            follower.do(message, pipe)
 
 
 def _end_with(pipe: int, parent: int) -> None:

@@ -18,10 +18,11 @@ from typing import Any
 from weakref import finalize
 
 from octavo.errors import RankError, UsageError
+from octavo.formats.spec import AnyArray
 from octavo.graph.communicator import Reduction
 from octavo.graph.node import Attention
 from octavo.graph.protocol import Call
-from octavo.runtime.parallel.messages import Failed, FromRank, Load, Ready, ToRank, encode, from_rank
+from octavo.runtime.parallel.messages import Failed, FromRank, Load, Ready, RowPart, ToRank, encode, from_rank
 
 log = logging.getLogger("octavo")
 
@@ -71,6 +72,7 @@ class _Rank:
     process: subprocess.Popen[bytes]
     pipe: Connection
     ready: Ready | None = None
+    answer: RowPart | None = None
     words: str = ""
 
 
@@ -194,6 +196,18 @@ class RankGroup:
             finally:
                 self._acting = 0
 
+    def ask(self, message: ToRank) -> list[AnyArray]:
+        """What each of the others answers. Raises RankError where one ends."""
+        shared = self._shared
+        with self.together(message), shared.changed:
+            while not shared.failure and not all(one.answer for one in shared.ranks):
+                shared.changed.wait()
+            answers = [one.answer.values.array() for one in shared.ranks if one.answer is not None]
+            for one in shared.ranks:
+                one.answer = None
+        self.require()
+        return answers
+
     @property
     def acts(self) -> bool:
         """Whether this thread is in `together`."""
@@ -262,8 +276,11 @@ def _watch(shared: _Shared) -> None:
             if isinstance(said, Failed):
                 rank.words = said.error
                 continue
-            rank.ready = said
             with shared.changed:
+                if isinstance(said, Ready):
+                    rank.ready = said
+                else:
+                    rank.answer = said
                 shared.changed.notify_all()
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
@@ -64,12 +65,24 @@ class LeadingExecutor(Executor):
         message = messages.Launch(self._number, dict(sizes), messages.packed(inputs), wanted, told)
         with self._with_all(message):
             handle = self._handles.keep(super().launch(inputs, sizes, wanted, fed))
-        return replace(handle, read=partial(self._read, handle.read))
+        row = partial(self._row, self._handles.last, handle)
+        return StepHandle(handle.values, partial(self._read, handle.read), row)
 
     def _read(self, read: Callable[[], list[AnyArray]]) -> list[AnyArray]:
         """What a step made, unless a rank has ended meanwhile."""
         found = read()
         self._group.require()
+        return found
+
+    def _row(self, launch: int, handle: StepHandle, output: int, number: int) -> AnyArray:
+        """A row of an output, whose parts the others send where it was not gathered."""
+        own, node = handle.row(output, number), self.schedule.graph.outputs[output]
+        if own.shape[-1] == node.shape[-1]:
+            return own
+        found = np.empty((1, *(d for d in node.shape[1:] if isinstance(d, int))), own.dtype)
+        parts = [own, *self._group.ask(messages.Row(self._number, launch, output, number))]
+        for ((start, stop),), part in zip(node.attrs["parts"], parts, strict=True):
+            found[:, start:stop] = part
         return found
 
     def values(
@@ -95,6 +108,15 @@ class Handles:
     def __init__(self) -> None:
         self._count, self._kept = 0, deque[tuple[int, StepHandle]](maxlen=HANDLES_KEPT)
 
+    @property
+    def last(self) -> int:
+        """The number of the last one."""
+        return self._count - 1
+
+    def handle(self, launch: int) -> StepHandle:
+        """The launch of a number."""
+        return next(handle for number, handle in self._kept if number == launch)
+
     def keep(self, handle: StepHandle) -> StepHandle:
         self._kept.append((self._count, handle))
         self._count += 1
@@ -107,7 +129,7 @@ class Handles:
     def fed(self, source: messages.FedFrom) -> Fed:
         """The tokens that `numbered` said."""
         number, rows = source
-        return Fed(next(handle for n, handle in self._kept if n == number), rows)
+        return Fed(self.handle(number), rows)
 
 
 def collectives_of(graph: Graph) -> str:

@@ -96,6 +96,21 @@ class CopyState(msgspec.Struct, frozen=True, tag=True):
     source: int
 
 
+class Row(msgspec.Struct, frozen=True, tag=True):
+    """Send a row of an output that a launch has left in parts."""
+
+    executor: int
+    launch: int
+    output: int
+    row: int
+
+
+class RowPart(msgspec.Struct, frozen=True, tag=True):
+    """A rank's part of a row."""
+
+    values: Array
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """A rank's executor is loaded; `collectives` are what it runs together with others, in order."""
 
@@ -108,8 +123,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     error: str
 
 
-ToRank = Load | Vectors | Plan | Run | Launch | CopyPage | CopyState
-FromRank = Ready | Failed
+ToRank = Load | Vectors | Plan | Run | Launch | CopyPage | CopyState | Row
+FromRank = Ready | Failed | RowPart
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
