@@ -28,7 +28,8 @@ def _work(rank: int, inboxes: list[torch.Tensor], sums: torch.Tensor) -> None:
     for call, size in enumerate(SIZES):
         x, term = _values(call, rank), torch.full((size,), float(call))
         terms = (term,) if call % 2 else ()
-        arguments = for_triton((x, terms, sums[rank, call], tuple(inboxes), calls, size, MOST))
+        addresses = tuple(inbox.data_ptr() for inbox in inboxes)
+        arguments = for_triton((x, terms, sums[rank, call], addresses, calls, size, MOST))
         kernel[(-(-size // BLOCK),)](*arguments, RANK=rank, RANKS=RANKS, B=BLOCK, PDL=False)
 
 

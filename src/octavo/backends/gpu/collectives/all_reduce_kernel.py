@@ -32,7 +32,7 @@ def all_reduce_kernel(
 ):
     """out [size] = the sum of all ranks' x [size], and of terms [size], of which there may be none.
 
-    inboxes  of each rank, int64 [2, RANKS, most]
+    inboxes  of each rank, int64 [2, RANKS, most]: addresses, as Triton takes no tensor of another rank's memory
     calls    of this rank and each program, int32: how many there were
     """
     begin(PDL)
@@ -45,13 +45,14 @@ def all_reduce_kernel(
     word = (call.to(tl.int64) << 32) | (own.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
     for rank in tl.static_range(RANKS):
         if rank != RANK:
-            tl.store(inboxes[rank] + half + RANK * most + at, word, mask=inside, cache_modifier=".wt")
+            inbox = inboxes[rank].to(tl.pointer_type(tl.int64))
+            tl.store(inbox + half + RANK * most + at, word, mask=inside, cache_modifier=".wt")
     total = tl.zeros([B], tl.float32)
     for rank in tl.static_range(RANKS):
         if rank == RANK:
             total += own
         else:
-            source = inboxes[RANK] + half + rank * most + at
+            source = inboxes[RANK].to(tl.pointer_type(tl.int64)) + half + rank * most + at
             ready = call.to(tl.int64) << 32
             found = tl.load(source, mask=inside, other=ready, volatile=True)  # [B]
             while tl.min((found >> 32 == call).to(tl.int32), axis=0) == 0:

@@ -80,11 +80,12 @@ class DeviceCommunicator:
         self._reductions = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
         self._ended = Event()
         dist.all_reduce(torch.ones(1, device=device))  # connections are made now, not while a step is captured
-        self._inboxes = self._open_inboxes(device)
+        self._inbox, self._inboxes = self._open_inboxes(device)
         self._calls = torch.zeros(MOST_VALUES // BLOCK, dtype=torch.int32, device=device)
 
-    def _open_inboxes(self, device: Any) -> tuple[Any, ...]:
-        """Memory of each rank that all write to, empty; none where GPUs don't reach each other's memory."""
+    def _open_inboxes(self, device: Any) -> tuple[Any, tuple[int, ...]]:
+        """Memory of this rank that all write to, empty, and the addresses of all ranks'; none where GPUs don't reach
+        each other's memory."""
         torch, shape = self._torch, (2, self.ranks, MOST_VALUES)
         try:
             import torch.distributed._symmetric_memory as symmetric_memory
@@ -92,13 +93,13 @@ class DeviceCommunicator:
             own = symmetric_memory.empty(*shape, dtype=torch.int64, device=device)
             own.zero_()
             handle = symmetric_memory.rendezvous(own, self._dist.group.WORLD)
-            inboxes = tuple(handle.get_buffer(rank, shape, torch.int64) for rank in range(self.ranks))
+            inboxes = tuple(map(int, handle.buffer_ptrs))
         except (ImportError, RuntimeError, AttributeError) as error:
             log.info("device gpu: all sums of ranks are NCCL's: %s", str(error).partition("\n")[0])
-            inboxes = ()
+            own, inboxes = None, ()
         every = torch.tensor([float(bool(inboxes))], device=device)
         self._dist.all_reduce(every, self._reductions["sum"])  # by when all inboxes are empty
-        return inboxes if every.item() == self.ranks else ()
+        return (own, inboxes) if every.item() == self.ranks else (None, ())
 
     def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
         values = (x, *terms, out)
@@ -133,7 +134,7 @@ class DeviceCommunicator:
         self._ended.set()
         cuda: Any = self._torch.cuda
         if self._inboxes:
-            inbox, last = self._inboxes[self.rank].view(-1, MOST_VALUES // BLOCK, BLOCK), cuda.default_stream()
+            inbox, last = self._inbox.view(-1, MOST_VALUES // BLOCK, BLOCK), cuda.default_stream()
             with cuda.stream(cuda.Stream()):
                 for _ in range(MOST_ROUNDS):
                     if last.query():
