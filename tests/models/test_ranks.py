@@ -119,3 +119,18 @@ def test_weights_are_divided(tmp_path: Path) -> None:
     shares = np.array([weight_bytes(engine) for _, engine in on_some(path, 2)]) / whole
     assert shares.tolist() == pytest.approx([0.5, 0.5], abs=0.06)  # its vocabulary is 9 words of bits
     assert shares.sum() == pytest.approx(1)
+
+
+def test_experts_with_fewer_blocks_than_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of experts 768 wide in blocks of 256 four ranks have some each; two ranks have their columns."""
+    tiny.widen(monkeypatch)
+    monkeypatch.setattr(tiny, "N_FF", 768)
+    path = Path(tiny.write(tmp_path / "m.gguf", "qwen3moe"))
+    with GGUFFile.open(path) as file:
+        path, _ = in_format(file, tmp_path / "q.gguf", "Q4_K")
+    want = on_one(path, cpu)
+    for ranks, down in ((2, [(4, 256, 512), (4, 256, 256)]), (4, [(1, 256, 768)] * 4)):
+        for (got, engine), shape in zip(on_some(path, ranks, cpu), down, strict=True):
+            assert error(got, want) < 1e-4
+            found = {n.shape for n in engine.graph.leaves("weight") if "ffn_down_exps" in n.name}
+            assert found == {shape}
