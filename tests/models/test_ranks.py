@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 
 from octavo.backends.cpu import CpuBackend
+from octavo.errors import GraphError
+from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.communicator import Communicator
+from octavo.graph.node import Graph
 from octavo.graph.protocol import Backend
+from octavo.graph.shard import shard
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers import quantize_checkpoint
+from tests.models.adapters import factors, modules_of, write_peft
 from tests.models.ranks import MakeBackend, on_one, on_some, reference, weight_bytes
 from tests.models.table import Models, error, in_format, made_in, save_only
 from tests.models.tiny_checkpoints import TABLE
@@ -109,6 +114,28 @@ def test_checkpoints(scheme: str, tmp_path: Path) -> None:
     per_row = {"int8-w8a8", "w4a8", "w4a8-g128", "fp8"}
     agreed = sum(n.op == "all_max" for n in found[0][1].graph.nodes)
     assert agreed == (4 if scheme in per_row else 0)
+
+
+@pytest.mark.parametrize("name", ["llama", *map(slow, ["phi3", "qwen3moe"])])
+def test_adapters(name: str, tmp_path: Path) -> None:
+    """Products of rows and of columns, of one matrix for several, and of experts."""
+    save_only(tmp_path / "hf", TABLE[name])
+    modules = enumerate(modules_of(tmp_path / "hf").items())
+    write_peft(tmp_path / "lora", {module: factors(*shape, seed=i) for i, (module, shape) in modules})
+    lora = ((str(tmp_path / "lora"), 1.0),)
+    want = on_one(tmp_path / "hf", lora=lora)
+    assert error(want, on_one(tmp_path / "hf")) > 1e-3
+    for got, _ in on_some(tmp_path / "hf", 2, lora=lora):
+        assert error(got, want) < 1e-5
+
+
+def test_a_weight_that_can_not_be_divided() -> None:
+    builder, few = GraphBuilder(), 40
+    table = constant(np.zeros((few, 1 << 15), np.float32), "kinds.weight")
+    graph = Graph.of(builder.get_rows(table, builder.kinds))
+    with pytest.raises(GraphError, match=r"kinds.weight \[40, 32768\] can't be divided among 3 ranks: use fewer"):
+        shard(graph, 0, 3)
+    assert "part" in next(iter(shard(graph, 0, 2).leaves("weight"))).attrs
 
 
 def test_weights_are_divided(tmp_path: Path) -> None:

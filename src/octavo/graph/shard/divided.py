@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
+from octavo.errors import GraphError
 from octavo.formats import QTensor
 from octavo.formats.part import Cut, column_multiple
 from octavo.graph.node import Graph, Node
@@ -18,7 +19,7 @@ from octavo.graph.pointwise import POINTWISE
 from octavo.graph.shard import state_rules  # noqa: F401  (registers its rules)
 from octavo.graph.shard.cuts import WHOLE, Grid, divide
 from octavo.graph.shard.leaves import Leaves
-from octavo.graph.shard.rules import RULES, Context, Part, Wanted, is_product, size, slice_of
+from octavo.graph.shard.rules import RULES, Context, Part, Wanted, bytes_of, is_product, size, slice_of
 
 WORD = 32
 """Rows of a vocabulary that are divided together: masks have a bit for each, in words of as many."""
@@ -43,8 +44,17 @@ def shard(graph: Graph, rank: int, ranks: int, *, small: int = SMALL) -> Graph:
     """The graph of rank `rank` of `ranks`; of one rank, the graph itself.
 
     small  bytes of weights that are not divided where their products have to be gathered
+
+    Raises GraphError for a larger weight that can't be divided so often.
     """
-    return graph if ranks == 1 else _Pass(graph, rank, ranks, small).graph()
+    if ranks == 1:
+        return graph
+    divided = _Pass(graph, rank, ranks, small).graph()
+    for node in divided.leaves("weight"):
+        if "part" not in node.attrs and len(node.shape) > 1 and bytes_of(node) > SMALL:
+            shape = list(node.shape)
+            raise GraphError(f"tensor {node.name} {shape} can't be divided among {ranks} ranks: use fewer")
+    return divided
 
 
 class _Pass:
