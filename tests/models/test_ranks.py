@@ -45,7 +45,7 @@ def test_two_ranks(name: str, tmp_path: Path) -> None:
     want = on_one(tmp_path)
     found = on_some(tmp_path, 2)
     for got, _ in found:
-        assert error(got, want) < 1e-5
+        assert error(got, want) < 1e-4
     ops = [Counter(n.op for n in engine.graph.nodes) for _, engine in found]
     assert ops[0]["all_reduce"] == ops[1]["all_reduce"] > 0
     assert ops[0]["all_gather"] == ops[1]["all_gather"] > 0

@@ -167,11 +167,15 @@ class _Pass:
 
     def _cut(self, node: Node, wanted: Iterable[Wanted | None]) -> list[Wanted]:
         """The wanted parts of a value that are made of parts of its inputs."""
-        return [p for p in wanted if p is not None and self._grid(node, p[0]).gain]
+        return [p for p in wanted if p is not None and self._fits(node, *p)]
 
     def _sliced(self, node: Node, wanted: Iterable[Wanted | None]) -> list[Wanted]:
         """The wanted parts of a value that are taken of all of it."""
-        return [p for p in wanted if p is not None and not self._grid(node, p[0]).gain]
+        return [p for p in wanted if p is not None and not self._fits(node, *p)]
+
+    def _fits(self, node: Node, axis: int, cut: Cut) -> bool:
+        """Whether there is something in making this part by itself, and it can be."""
+        return bool((grid := self._grid(node, axis)).gain) and grid.allows(cut, size(node, axis))
 
     def _want_whole(self, node: Node, want: Callable[[Node, Wanted | None], None]) -> None:
         if id(node) in self._rows:

@@ -64,10 +64,11 @@ def _channel_scan(c: Context, node: Node, axis: int, cut: Cut) -> Part:
 
 
 def _scan_grid(c: Context, node: Node, axis: int) -> Grid:
-    x, b, after = node.inputs[:3]
-    if not c.grid(x, 1).gain:
+    x, b, after, steps = node.inputs[:4]
+    of_x = _with_unit(c.grid(x, 1), c.grid(steps, 1))
+    if not of_x.gain:
         return WHOLE
-    grid = head_grid(c, size(x, 1), size(b, 1), c.grid(x, 1), c.grid(b, 1), c.grid(after, 1))
+    grid = head_grid(c, size(x, 1), size(b, 1), of_x, c.grid(b, 1), c.grid(after, 1))
     return Grid(grid.unit, grid.wall, gain=KV_GAIN).times(size(x, 2)) if grid.gain else WHOLE
 
 
@@ -80,10 +81,16 @@ def _scan(c: Context, node: Node, axis: int, cut: Cut) -> Part:
     return _made(node, wanted, {7: c.leaves.state(state, 1, heads)})
 
 
+def _with_unit(grid: Grid, *others: Grid) -> Grid:
+    """A grid of heads that others, which have a number for each, can follow."""
+    return Grid(lcm(grid.unit, *(g.unit for g in others if g.gain)), grid.wall, grid.period, grid.gain)
+
+
 def _delta_grid(c: Context, node: Node, axis: int) -> Grid:
     """Value heads that share a key head stay together; where they are every n-th, each n of them are cut alike."""
-    q, k, v = node.inputs[:3]
-    heads, keys, of_v = size(v, 1), size(k, 1), c.grid(v, 1)
+    q, k, v, alpha, beta = node.inputs[:5]
+    heads, keys, decays = size(v, 1), size(k, 1), c.grid(alpha, 1).of_units(size(alpha, 1) // size(v, 1))
+    of_v = _with_unit(c.grid(v, 1), decays, c.grid(beta, 1))
     if not of_v.gain or of_v.wall or of_v.period:
         return WHOLE
     if not node.attrs["tiled"] or heads == keys:
