@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine import engine as engines
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.lora_adapters import Chosen, with_adapters
 from tests.graph.ranks import on_ranks
 from tests.models.table import TOKENS
 
@@ -40,9 +42,9 @@ def all_divided() -> Iterator[None]:
         yield
 
 
-def engine_of(path: Path, backend: Backend, **config: object) -> Engine:
+def engine_of(path: Path, backend: Backend, lora: Chosen = (), **config: object) -> Engine:
     """An engine whose file stays open as long as it lives."""
-    model = read_model(open_model_file(path))
+    model = with_adapters(read_model(open_model_file(path)), lora)
     options = EngineConfig(
         n_ctx=128, n_batch=64, embeds=model.architecture.encoder,
         **{"cache_type": "f32", **config},  # type: ignore[arg-type]
@@ -59,11 +61,11 @@ def rows(engine: Engine) -> F32:
     return np.concatenate(found)
 
 
-def on_one(path: Path, make: MakeBackend = reference, **config: object) -> F32:
+def on_one(path: Path, make: MakeBackend = reference, **config: Any) -> F32:
     return rows(engine_of(path, make(None), **config))
 
 
-def on_some(path: Path, ranks: int, make: MakeBackend = reference, **config: object) -> list[tuple[F32, Engine]]:
+def on_some(path: Path, ranks: int, make: MakeBackend = reference, **config: Any) -> list[tuple[F32, Engine]]:
     """What each rank computes, and its engine."""
     def work(communicator: Communicator) -> tuple[F32, Engine]:
         engine = engine_of(path, make(communicator), **config)

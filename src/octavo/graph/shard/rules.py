@@ -130,7 +130,7 @@ def _spread(node: Node, axis: int) -> list[int | None]:
     return found
 
 
-def _joined_grid(c: Context, node: Node, axes: Sequence[int | None]) -> Grid:
+def joined_grid(c: Context, node: Node, axes: Sequence[int | None]) -> Grid:
     pairs = zip(node.inputs, axes, strict=True)
     return joined(*(c.grid(x, axis) for x, axis in pairs if axis is not None and not x.is_leaf))
 
@@ -143,7 +143,7 @@ def _pointwise_part(c: Context, node: Node, axis: int, cut: Cut) -> Part:
 def find_pointwise() -> None:
     """Register the ops on each value by itself, all of which follow one rule."""
     for name in POINTWISE:
-        rule(name, lambda c, node, axis: _joined_grid(c, node, _spread(node, axis)))(_pointwise_part)
+        rule(name, lambda c, node, axis: joined_grid(c, node, _spread(node, axis)))(_pointwise_part)
 
 
 find_pointwise()
@@ -178,7 +178,7 @@ def _slice_heads(c: Context, node: Node, axis: int, cut: Cut) -> Part:
     return Part(((axis, tuple((start + a, start + b) for a, b in cut)),), lambda inputs: inputs[0])
 
 
-@rule("join_heads", lambda c, node, axis: _joined_grid(c, node, [axis, axis]) if axis == 1 else WHOLE)
+@rule("join_heads", lambda c, node, axis: joined_grid(c, node, [axis, axis]) if axis == 1 else WHOLE)
 def _join_heads(c: Context, node: Node, axis: int, cut: Cut) -> Part:
     return Part(((axis, cut),) * 2, lambda inputs: apply(node.op, *inputs, label=node.name))
 
@@ -236,7 +236,7 @@ def _columns(c: Context, node: Node, axis: int, cut: Cut) -> Part:
 # Attention.
 
 
-def _head_grid(c: Context, heads: int, kv_heads: int, q: Grid, *kv: Grid) -> Grid:
+def head_grid(c: Context, heads: int, kv_heads: int, q: Grid, *kv: Grid) -> Grid:
     """The grid of query heads of which several share a head of keys: these stay together if there are enough."""
     group, unit = heads // kv_heads, lcm(*(g.unit for g in kv if g.gain), 1)
     if any(g.wall or g.period for g in (q, *kv)):
@@ -246,7 +246,7 @@ def _head_grid(c: Context, heads: int, kv_heads: int, q: Grid, *kv: Grid) -> Gri
     return Grid(q.unit, wall=heads // kv_heads, gain=1) if unit == 1 else WHOLE
 
 
-def _shared_heads(cut: Cut, group: int) -> Cut:
+def shared_heads(cut: Cut, group: int) -> Cut:
     """The heads of keys that query heads read."""
     return tuple((a // group, -(-b // group)) for a, b in cut)
 
@@ -264,7 +264,7 @@ def _attention_grid(c: Context, node: Node, axis: int) -> Grid:
     q, k, v = node.inputs[:3]
     if node.attrs.get("alibi"):
         return WHOLE  # slopes are those of a head's number
-    grid = _head_grid(c, size(q, 1), size(k, 1), c.grid(q, 1), c.grid(_written(k), 1), c.grid(_written(v), 1))
+    grid = head_grid(c, size(q, 1), size(k, 1), c.grid(q, 1), c.grid(_written(k), 1), c.grid(_written(v), 1))
     gain = KV_GAIN if grid.gain else 0
     return Grid(grid.unit, grid.wall, gain=gain).times(_value_size(node))
 
@@ -278,7 +278,7 @@ def _attention(c: Context, node: Node, axis: int, cut: Cut) -> Part:
     q, k, _, *where = node.inputs
     n, group = _value_size(node), size(q, 1) // size(k, 1)
     heads = tuple((a // n, b // n) for a, b in cut)
-    shared = _shared_heads(heads, group)
+    shared = shared_heads(heads, group)
     sinks = [(0, heads) for _ in where[3:]]
     wanted = ((1, heads), (1, shared), (1, shared), None, None, None, *sinks)
     return Part(wanted, lambda inputs: apply("attention", *inputs, label=node.name, **node.attrs))
