@@ -1,4 +1,4 @@
-"""Communicators of ranks that have a GPU each, and of those that share one.
+"""Communicators of ranks that have a GPU each, and of ranks that share one.
 
 Small sums are a kernel of our own on memory that all ranks see (torch's symmetric memory), the rest is NCCL's. Both are
 calls on the stream, which a captured graph replays. Values of ranks that share a GPU go over the host.
