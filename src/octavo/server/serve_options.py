@@ -11,6 +11,20 @@ import msgspec
 from octavo.server.http.tls import Certificate
 
 
+class KVEvents(msgspec.Struct, frozen=True):
+    """Where an engine tells which pages its prefix cache has, see `octavo.server.kv_events`.
+
+    endpoint, replay  addresses of ZeroMQ's, for events and for events once more; no replay: None
+    topic             of the messages
+    rank              of the engine, told with each batch
+    """
+
+    endpoint: str
+    replay: str | None = None
+    topic: str = ""
+    rank: int = 0
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """See `octavo.load`, whose arguments these are.
 
@@ -22,6 +36,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     embeddings  a model that generates also gives vectors of texts
     deterministic  the text of a reply does not depend on what else is computed, on a GPU too
     lora        paths of adapters, with what each is multiplied by
+    kv_events   tell routers which pages the prefix cache has
     """
 
     path: str
@@ -38,6 +53,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     deterministic: bool = False
     attention: Literal["exact", "int8", "fp8"] = "exact"
     lora: tuple[tuple[str, float], ...] = ()
+    kv_events: KVEvents | None = None
 
 
 @dataclass(frozen=True)
