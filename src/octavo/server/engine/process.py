@@ -29,7 +29,7 @@ PING_S = 5.0
 LATE, LOST = 3, 12
 """Pings without a sign of life after which nothing more is asked of an engine, and after which it is ended."""
 STALLED = 0.2
-"""Of the seconds that a step may take: after so many without one, while replies are under way, nothing more is asked."""
+"""Of the seconds that a step may take: after so many without one, while replies are under way, nothing is asked."""
 FATAL = 2
 """Crashes at which a prompt was under way, and is then refused."""
 MOST_REMEMBERED = 10_000
@@ -43,9 +43,9 @@ class ProcessClient(EngineClient):
     A model that can't be loaded the first time is not a reason to try again.
 
     An engine is asked for signs of life: its process answers beside its steps. One that does not, as it is stopped or a
-    driver holds it, or whose step does not end, is killed; so is one that ends none though replies are under way, as all
-    wait for something that never comes. What is counted are pings, so that a front that was stopped itself finds its
-    engine well.
+    driver holds it, or whose step does not end, is killed. So is one that ends no step though replies are under way, as
+    they wait for something that never comes. What is counted are pings, so that a front that was stopped itself finds
+    its engine well.
     """
 
     def __init__(

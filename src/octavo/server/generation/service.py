@@ -70,7 +70,7 @@ class Service:
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
-        self.metrics, self.bodies = Metrics(client), Bodies()
+        self.metrics, self.bodies = Metrics(client, options.name), Bodies()
         self._tokens_under_way = self.compiling = 0
 
     async def in_grammar_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
