@@ -29,7 +29,7 @@ PING_S = 5.0
 LATE, LOST = 3, 12
 """Pings without a sign of life after which nothing more is asked of an engine, and after which it is ended."""
 STALLED = 0.2
-"""Of the seconds that a step may take: after so many without one, while replies are under way, nothing is asked."""
+"""Of the seconds that a step may take: as long without one, while replies are under way, and nothing is asked."""
 FATAL = 2
 """Crashes at which a prompt was under way, and is then refused."""
 MOST_REMEMBERED = 10_000
