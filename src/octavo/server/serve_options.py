@@ -24,6 +24,18 @@ class KVEvents(msgspec.Struct, frozen=True):
     topic: str = ""
     rank: int = 0
 
+    def of_rank(self, rank: int) -> KVEvents:
+        """Those of another engine on the same machine: ports are as many higher, as vLLM's are."""
+        replay = None if self.replay is None else _of_rank(self.replay, rank)
+        return KVEvents(_of_rank(self.endpoint, rank), replay, self.topic, rank)
+
+
+def _of_rank(address: str, rank: int) -> str:
+    if not address.startswith("tcp://"):
+        return f"{address}.{rank}" if rank else address
+    place, _, port = address.rpartition(":")
+    return f"{place}:{int(port) + rank}"
+
 
 class EngineOptions(msgspec.Struct, frozen=True):
     """See `octavo.load`, whose arguments these are.

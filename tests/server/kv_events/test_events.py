@@ -99,13 +99,16 @@ def test_under_load_with_losses_and_clears(model: Model, tmp_path: Path) -> None
             return {row.id for m in sent if isinstance(m, StepOutputs) for row in m.outputs if row.finish}
 
         cleared, end = 0, time.monotonic() + HANG_S
-        while len(ended()) < REQUESTS or follower.poll(0.2):
+        while len(ended()) < REQUESTS:
             follower.poll()
             if len(ended()) > REQUESTS // 3 * (cleared + 1):
                 with small.engine.lock:
                     small.engine.prefixes.clear()
                 cleared += 1
             assert time.monotonic() < end
+        with small.engine.lock:  # the last step is over, and what happened in it handed over
+            assert loop.kv_events is not None
+        until(lambda: not loop.kv_events.recorder.queue)  # type: ignore[union-attr]
         follower.catch_up()
         stats = next(m.stats for m in reversed(sent) if isinstance(m, StepOutputs))
         found = paths(small.engine.prefixes)
@@ -259,6 +262,18 @@ def test_readers_connect_where_vllm_has_it() -> None:
     assert not binds("tcp://router:5557")
 
 
+def test_each_of_several_engines_has_addresses_of_its_own() -> None:
+    found = KVEvents("tcp://*:5557", "tcp://[::]:5558", "kv")
+    assert found.of_rank(0) == found
+    assert found.of_rank(3) == KVEvents("tcp://*:5560", "tcp://[::]:5561", "kv", rank=3)
+    assert KVEvents("ipc:///run/kv").of_rank(1) == KVEvents("ipc:///run/kv.1", rank=1)
+
+
+def _has_pages(follower: Reader, cleared: int) -> bool:
+    follower.catch_up()
+    return follower.tree.counts["cleared"] == cleared and bool(follower.tree.paths)
+
+
 def test_an_engine_that_is_started_again_begins_anew(model: Model, tmp_path: Path) -> None:
     """A process of its own, whose readers find the next one at the same address."""
     endpoint, replay = addresses(tmp_path)
@@ -269,10 +284,9 @@ def test_an_engine_that_is_started_again_begins_anew(model: Model, tmp_path: Pat
         prompt = server.post("/tokenize", content=text, add_special=True)["tokens"]
         for round_ in range(2):
             server.post("/v1/completions", prompt=text, max_tokens=1)
-            follower.catch_up()
+            until(lambda wanted=round_ + 1: _has_pages(follower, wanted))  # type: ignore[misc]
             whole = len(prompt) // PAGE_SIZE * PAGE_SIZE
             assert max(follower.tree.paths, key=lambda path: len(path[1])) == ("", tuple(prompt[:whole]))
-            assert follower.tree.counts["cleared"] == round_ + 1
             if not round_:
                 assert client.process is not None
                 client.process.kill()
