@@ -119,6 +119,8 @@ OF_OTHERS = (
     Option("--no-normalize", "", "--embd-normalize", python="embed(normalize=)"),
     Option("--output -o", "FILE", "-o --output-file"),
     Option("--type", "TYPE", "--outtype", also="--preset"),
+    Option("--replicas", "N"),
+    Option("--ray-address", "ADDRESS"),
     Option("--calibration", "TEXT", hugging_face="--dataset"),
     Option("--samples", "N", hugging_face="--num-calibration-samples --nsamples"),
     Option("--prompt -p", "N", "-p --n-prompt"),
