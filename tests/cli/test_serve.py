@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from octavo.cli.serve import command as serve
 from octavo.cli.serve.command import nbytes
-from octavo.errors import UsageError
+from octavo.errors import OctavoError, UsageError
 from tests.cli.conftest import Run
 from tests.runtime import tiny
 from tests.server.http.test_tls import CERT, FILES, KEY
@@ -107,6 +108,14 @@ def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: 
 )
 def test_defaults_that_can_not_be(octavo: Run, arguments: list[str], said: str) -> None:
     assert said in octavo("serve", "demo", "--port", "0", *arguments).error()
+
+
+def test_kv_events_without_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "zmq" else real(name, *more))
+    with pytest.raises(OctavoError, match=r"needs pyzmq: zmq is not installed \(pip install .*events"):
+        serve.Routers(kv_events="tcp://*:5557").options()
+    assert serve.Routers().options() is None
 
 
 def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:
