@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from octavo.errors import OctavoError
+from octavo.server.generation.handover import HandoverReader
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import ApiError, answer_of, api_error
 from octavo.server.http.body import Sharing
@@ -83,7 +84,8 @@ def make_app(service: Service) -> ASGIApp:
     )
     app.state.service, app.state.watch = service, StreamWatch(service.options.limits)
     app.router.redirect_slashes = False
-    return Trace(AccessGuard(Sharing(app, service.bodies), service.options), service.options)
+    options = service.options
+    return Trace(AccessGuard(HandoverReader(Sharing(app, service.bodies), options.secret), options), options)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

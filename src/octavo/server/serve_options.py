@@ -99,6 +99,7 @@ class ServerOptions:
     max_tokens     of a reply that asks for no number; None for what each route has
     log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
+    secret         by which the front of replicas is known, see `HandoverReader`; "" where there is none
     """
 
     name: str
@@ -121,4 +122,5 @@ class ServerOptions:
     max_tokens: int | None = None
     log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
+    secret: str = ""
     limits: Limits = Limits()
