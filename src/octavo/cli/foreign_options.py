@@ -106,6 +106,7 @@ OF_SERVE = (
     Option("--cors-origin", "ORIGIN", "--cors-origins", "OLLAMA_ORIGINS", "--allowed-origins", "--cors-allow-origin"),
     Option("--log-requests", "", "", "", "--enable-log-requests"),
     Option("--embeddings", "", "--embedding --embeddings"),
+    Option("--replicas", "N", vllm="--data-parallel-size -dp"),
     Option("--reasoning -rea", "on|off|auto", "-rea --reasoning --reasoning-budget"),
     Option("--chat-template-file", "FILE", "--chat-template-file"),
     Option("--chat-template-kwargs", "JSON", "--chat-template-kwargs", "", "--default-chat-template-kwargs"),

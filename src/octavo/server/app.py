@@ -80,7 +80,7 @@ def make_app(service: Service) -> ASGIApp:
     """The ASGI application that serves a model."""
     app = Starlette(
         routes=routes(),
-        exception_handlers=dict.fromkeys(TOLD, _answer),
+        exception_handlers=dict.fromkeys(TOLD, answer_error),
     )
     app.state.service, app.state.watch = service, StreamWatch(service.options.limits)
     app.router.redirect_slashes = False
@@ -88,7 +88,8 @@ def make_app(service: Service) -> ASGIApp:
     return Trace(AccessGuard(HandoverReader(Sharing(app, service.bodies), options.secret), options), options)
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def answer_error(request: Request, error: Exception) -> Response:
+    """What a client is told of an error."""
     path = request.url.path
     if isinstance(error, OSError | MemoryError):
         log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)

@@ -22,6 +22,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     embeddings  a model that generates also gives vectors of texts
     deterministic  the text of a reply does not depend on what else is computed, on a GPU too
     lora        paths of adapters, with what each is multiplied by
+    servers     that share this machine's memory, if `kv_memory` is None
     """
 
     path: str
@@ -38,6 +39,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     deterministic: bool = False
     attention: Literal["exact", "int8", "fp8"] = "exact"
     lora: tuple[tuple[str, float], ...] = ()
+    servers: int = 1
 
 
 @dataclass(frozen=True)

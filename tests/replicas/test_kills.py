@@ -1,0 +1,117 @@
+"""Replicas that are killed in the middle of replies: no client sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from octavo.bench.serving.http import Address
+from octavo.replicas import pool, relay
+from octavo.replicas.front import Front
+from octavo.replicas.relay import Relay
+from tests.replicas.live_front import fronting, kill, local
+from tests.replicas.requests import Asked, answer, chance_and_time, requests
+from tests.server.live_server import Server
+from tests.server.scripted_engine import until
+
+AT_ONCE = 16
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Server, Front]]:
+    """Two replicas in processes of their own. What depends on chance is the same for each run of a request."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relay, "chance_and_time", chance_and_time)
+        patch.setattr(pool, "LONGEST_PAUSE_S", 0.2)
+        with fronting(local(2), 2) as found:
+            yield found
+
+
+async def all_of(server: Server, asked: list[Asked], gate: Any = None) -> list[tuple[int, bytes]]:
+    """The answers to requests, of which AT_ONCE are under way at a time; each waits at `gate` for its turn."""
+    to, room = Address("127.0.0.1", server.port), asyncio.Semaphore(AT_ONCE)
+
+    async def one(request: Asked) -> tuple[int, bytes]:
+        async with room:
+            if gate is not None:
+                await gate(request.number)
+            return await answer(to, request)
+
+    return await asyncio.gather(*map(one, asked))
+
+
+async def killing(server: Server, front: Front, asked: list[Asked], kills: int) -> list[tuple[int, bytes]]:
+    """The same while one of the replicas is killed again and again, at random moments of the replies."""
+    rng, killed = Random(1), 0
+    more = asyncio.Event()
+
+    async def gate(number: int) -> None:
+        while number >= len(asked) * (killed + 1) / kills and killed < kills:
+            await more.wait()
+
+    running = asyncio.ensure_future(all_of(server, asked, gate))
+    while killed < kills and not running.done():
+        await asyncio.sleep(rng.uniform(0.0, 0.4))
+        able = [one for one in front.pool.replicas if one.running is not None and one.state != "down"]
+        if able and (front.under_way or rng.random() < 0.05):
+            kill(front, rng.choice(able).number)
+            killed += 1
+            more.set()
+            more.clear()
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+    assert killed == kills
+    return await running
+
+
+def require_same(asked: list[Asked], told: list[tuple[int, bytes]], wanted: list[tuple[int, bytes]]) -> None:
+    for request, (status, body), (_, other) in zip(asked, told, wanted, strict=True):
+        assert status == 200, (request, body[:300])
+        assert body == other, request
+
+
+@pytest.mark.parametrize(
+    ("n", "kills"), [pytest.param(44, 4), pytest.param(400, 30, marks=pytest.mark.slow)]
+)
+def test_no_stream_is_lost_and_each_has_its_very_bytes(served: tuple[Server, Front], n: int, kills: int) -> None:
+    server, front = served
+    asked = requests(n, 60 if n < 100 else 200)
+    wanted = asyncio.run(all_of(server, asked))
+    require_same(asked, wanted, wanted)
+    moved = front.metrics.moved
+    require_same(asked, asyncio.run(killing(server, front, asked, kills)), wanted)
+    assert front.metrics.moved > moved
+    until(lambda: len(front.pool.up) == 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [0, 2, 5, 6, 7])
+def test_a_replica_killed_at_any_token(
+    served: tuple[Server, Front], kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, front = served
+    asked = requests(22, 30)[11 + kind]
+    asked.body["stream"] = True
+    ((_, wanted),) = asyncio.run(all_of(server, [asked]))
+    shown, at, rows = Relay._shown, 0, 0
+
+    def killing_at(self: Relay, chunks: Any) -> list[bytes]:
+        nonlocal rows
+        found = shown(self, chunks)
+        rows += sum(chunk.count(b"[") for chunk in chunks)
+        if rows >= at >= 0:
+            monkeypatch.setattr(Relay, "_shown", shown)
+            for one in front.pool.replicas:
+                if one.load:
+                    kill(front, one.number)
+        return found
+
+    for at in range(1, 31):
+        rows = 0
+        until(lambda: len(front.pool.up) == 2)
+        monkeypatch.setattr(Relay, "_shown", killing_at)
+        assert asyncio.run(all_of(server, [asked])) == [(200, wanted)], at
+        monkeypatch.setattr(Relay, "_shown", shown)
