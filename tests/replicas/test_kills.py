@@ -74,7 +74,7 @@ def require_same(asked: list[Asked], told: list[tuple[int, bytes]], wanted: list
 
 
 @pytest.mark.parametrize(
-    ("n", "kills"), [pytest.param(44, 4), pytest.param(400, 30, marks=pytest.mark.slow)]
+    ("n", "kills"), [pytest.param(22, 2), pytest.param(400, 30, marks=pytest.mark.slow)]
 )
 def test_no_stream_is_lost_and_each_has_its_very_bytes(served: tuple[Server, Front], n: int, kills: int) -> None:
     server, front = served
@@ -88,7 +88,7 @@ def test_no_stream_is_lost_and_each_has_its_very_bytes(served: tuple[Server, Fro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [0, 2, 5, 6, 7])
+@pytest.mark.parametrize("kind", [2, 5, 6])
 def test_a_replica_killed_at_any_token(
     served: tuple[Server, Front], kind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

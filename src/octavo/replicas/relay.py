@@ -60,6 +60,7 @@ class Relay:
         self._told = list[bytes]()
         self._begun = self._complete = False
         self._ends, self._told_before = 0, 0
+        self._probing: asyncio.Task[None] | None = None
 
     async def respond(self, send: Send) -> None:
         """Send the response. Raises ApiError before anything is sent, where there can be none."""
@@ -67,9 +68,22 @@ class Relay:
             async for part in parts:
                 if isinstance(part, Head):
                     await send({"type": "http.response.start", "status": part.status, "headers": part.headers})
+                    if _is_stream(part.headers):
+                        self._let_probe(send)
                 elif part:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _let_probe(self, send: Send) -> None:
+        """Let the connection find out by a comment between two events whether the client is still there."""
+        async def ping() -> None:
+            await send({"type": "http.response.body", "body": PING, "more_body": True})
+
+        def probe() -> None:
+            self._probing = asyncio.get_running_loop().create_task(ping())
+
+        if (probes := self.scope["state"].get("probes")) is not None:
+            probes[:] = [probe]
 
     async def _parts(self) -> AsyncGenerator[Head | bytes, None]:
         """The head of the response, and its body in parts, from as many replicas as it takes."""
@@ -130,7 +144,7 @@ class Relay:
                 connection.send(self._request())
                 await connection.begun()
                 head = Head(connection.status, _kept(connection))
-                if b"event-stream" in connection.headers.get(b"content-type", b""):
+                if _is_stream(head.headers):
                     first = True
                     async with aclosing(connection.chunks()) as chunks:
                         async for some in chunks:
@@ -139,6 +153,8 @@ class Relay:
                                 first = False
                                 yield head
                             yield b"".join(shown)
+                            if self._complete:
+                                break
                     if not self._complete:
                         raise UpstreamLostError("the replica's engine ended")
                 else:
@@ -204,6 +220,10 @@ def _event(scope: Scope, error: ApiError) -> bytes:
         told = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         return named_event("error", to_json(told))
     return event(to_json(error.body(native=scope["path"] in NATIVE)))
+
+
+def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"content-type" and b"event-stream" in value for name, value in headers)
 
 
 def _status(parts: Sequence[Head | bytes]) -> int:

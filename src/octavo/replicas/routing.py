@@ -57,7 +57,7 @@ class PrefixRouter:
 
     A request goes to the replica that holds the longest beginning of its prompt, at least half of it, or of several
     that do to the one with the least load, as long as that has no more than BOUND times the mean load then (Mirrokni
-    et al., "Consistent Hashing with Bounded Loads", 2018). Others go to the one with the least load.
+    et al., "Consistent Hashing with Bounded Loads", 2018). Others go to the one with the least load, in turns.
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,7 @@ class PrefixRouter:
         most = max(FEW, math.ceil(BOUND * (sum(loads.values()) + 1) / len(loads)))
         chosen = self._holder(blocks, {one: load for one, load in loads.items() if load < most})
         if chosen is None:
-            first = self._holders.get(blocks[0], 0) if blocks else 0
-            chosen = min(loads, key=lambda one: (loads[one], not first >> one & 1, self._given[one]))
+            chosen = min(loads, key=lambda one: (loads[one], self._given[one]))
             self._given[chosen] += 1
         self._remember(blocks, chosen)
         return chosen
