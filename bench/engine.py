@@ -32,20 +32,18 @@ import numpy as np
 import octavo
 import results_file
 from octavo.bench import machine
+from octavo.bench.empty_steps import reply_seconds
 from octavo.graph.plan import StepHandle
-from octavo.runtime.engine.captured_sizes import DummySlots, dummy_feed
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
-from octavo.runtime.sampling.top_k import BEST, LOGITS
 from octavo.runtime.scheduler.request import Request
 
 WORKLOADS = {"a": (128, 128)}
 """Tokens of a prompt, and of a reply."""
 GREEDY, SAMPLED = SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
 ITL_TARGET = {"cpu": 0.25, "gpu": 0.025}
-REPLAYS, TURNS = 10, 5
 
 
 class Apart:
@@ -125,26 +123,6 @@ def run(core: EngineCore, given: Iterator[Request], replies: int, total: int) ->
     return times, time.perf_counter() - start
 
 
-def _scratch(engine: Engine) -> DummySlots:
-    """A page and a slot that are nobody's; where there are none, the first ones, which nobody uses meanwhile."""
-    pool, there = engine.pool, engine.pads
-    window = None if pool.windows is None else pool.windows.n_pages * there
-    return DummySlots(pool.n_pages * there, window, None if pool.states is None else pool.states.n_slots * there)
-
-
-def device_seconds(engine: Engine, replies: int) -> float:
-    """Of a step of this many replies, the least of some turns."""
-    feeds = [dummy_feed(1, _scratch(engine))] * replies
-    output, best = (BEST,) if engine.finds_candidates else (LOGITS,), float("inf")
-    for _ in range(TURNS):
-        start = time.perf_counter()
-        for _ in range(REPLAYS):
-            handle = engine.launch(feeds, output, check=False)
-        handle.read()
-        best = min(best, time.perf_counter() - start)
-    return best / REPLAYS
-
-
 def case(core: EngineCore, model: Model, replies: int, asked: argparse.Namespace, apart: Apart) -> dict[str, Any]:
     given = requests(model, asked.workload, SAMPLED if asked.sampled else GREEDY, asked.tokens)
     run(core, given, replies, replies)
@@ -156,7 +134,7 @@ def case(core: EngineCore, model: Model, replies: int, asked: argparse.Namespace
     found = {
         "rate": tokens / seconds, "ttft_p50": 1e3 * statistics.median(times.first), "itl_p50": 1e3 * p50,
         "itl_p99": 1e3 * p99, "step_p50": 1e3 * statistics.median(times.steps), "host": 1e3 * host,
-        "device": 1e3 * device_seconds(model.engine, replies), "steps": len(times.steps),
+        "device": 1e3 * reply_seconds(model.engine, replies), "steps": len(times.steps),
     }
     return {"replies": replies, **{name: round(float(value), 3) for name, value in found.items()}}
 
@@ -198,7 +176,7 @@ def main() -> None:
         asked.model, device=asked.device, threads=asked.threads, n_ctx=512, max_sequences=max(numbers), speculate="off"
     ) as model:
         core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=ITL_TARGET[asked.device])
-        device_seconds(model.engine, 1)  # after which weights lie as products read them
+        reply_seconds(model.engine, 1)  # after which weights lie as products read them
         loaded, begun = used_mib(model.engine, unused=False), time.perf_counter()
         core.begin_warm_up()
         first = time.perf_counter() - begun

@@ -22,7 +22,10 @@ from typing import Any
 import results_file
 from octavo.bench import gpu
 
-CASES = (("prefill", 512), ("prefill", 128), ("decode", 1), ("decode", 4))
+CASES = {
+    "cpu": (("prefill", 512), ("prefill", 128), ("decode", 1), ("decode", 4)),
+    "gpu": (("prefill", 512), ("decode", 1), ("decode", 8), ("decode", 32), ("decode", 128)),
+}
 """Tokens of a prompt; sequences that decode."""
 STEPS = 16
 """Steps of a turn of decoding."""
@@ -34,7 +37,8 @@ def answer(path: str, device: str, threads: int) -> None:
     import octavo
     from octavo.bench.subject import EngineSubject
 
-    with octavo.load(path, device=device, threads=threads or None, n_ctx=CONTEXT, max_sequences=4) as model:
+    most = CASES[device][-1][1]
+    with octavo.load(path, device=device, threads=threads or None, n_ctx=CONTEXT, max_sequences=most) as model:
         subject = EngineSubject(model.engine)
         print(json.dumps(octavo.__file__), flush=True)
         for line in sys.stdin:
@@ -60,11 +64,13 @@ class Checkout:
         if not self._read().startswith(source):
             raise SystemExit(f"{folder}: another installation of the package is found before it")
 
-    def ask(self, *question: Any) -> float:
-        """Seconds a token."""
+    def ask(self, *question: Any) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
+
+    def answer(self) -> float:
+        """Seconds a token."""
         return float(self._read())
 
     def close(self) -> None:
@@ -79,13 +85,16 @@ class Checkout:
 
 
 def compare(checkouts: list[Checkout], what: str, n: int, turns: int) -> dict[str, Any]:
-    """One case: both in turns, after a turn that does not count."""
+    """One case: both in turns, after a turn at once that does not count, in which kernels are compiled."""
     times: list[list[float]] = [[], []]
-    for turn in range(-1, turns):
+    for checkout in checkouts:
+        checkout.ask(what, n)
+    for checkout in checkouts:
+        checkout.answer()
+    for turn in range(turns):
         for i in (0, 1) if turn % 2 else (1, 0):
-            seconds = checkouts[i].ask(what, n)
-            if turn >= 0:
-                times[i].append(seconds)
+            checkouts[i].ask(what, n)
+            times[i].append(checkouts[i].answer())
     before, after = map(statistics.median, times)
     near = statistics.quantiles((a / b for a, b in zip(*times, strict=True)), n=4)
     size = "tokens" if what == "prefill" else "sequences"
@@ -118,7 +127,7 @@ def main() -> None:
         for path in options.models:
             arguments = [str(path), options.device, str(options.threads)]
             checkouts = [Checkout(folder, Path(caches), arguments) for folder in (options.before, options.after)]
-            for what, n in CASES:
+            for what, n in CASES[options.device]:
                 cases.append({"of": path.stem, **compare(checkouts, what, n, options.turns)})
                 print(cases[-1], flush=True)
                 speeds = [case["speed"] for case in cases]

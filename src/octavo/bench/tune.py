@@ -2,7 +2,7 @@
 
 For each size of matrix and number of tokens, every shape that a kernel states (`Shape.space`) multiplies by weights
 that no cache holds. The fastest go into the user's tuned table before the next matrix begins: what is interrupted goes
-on from there.
+on from there. `tune_steps` then keeps what makes whole steps faster.
 """
 
 from __future__ import annotations
@@ -104,6 +104,11 @@ def median(calls: Sequence[Call]) -> float:
     return statistics.median(gpu.seconds(calls, replays=5))
 
 
+def about(backend: GpuBackend) -> str:
+    """What a table says of where it is from."""
+    return f"octavo bench tune on {backend.target.name}"
+
+
 def tune(
     wanted: Sequence[Matrix], backend: GpuBackend, *, again: bool = False, timer: Timer = median
 ) -> Iterator[Timed]:
@@ -111,8 +116,8 @@ def tune(
 
     again  also for those that it has
     """
-    arch, about = backend.target.arch, f"octavo bench tune on {backend.target.name}"
-    tuned.write(tuned.user_file(arch), tuned.users_table(arch), about)  # before anything is timed for it
+    arch = backend.target.arch
+    tuned.write(tuned.user_file(arch), tuned.users_table(arch), about(backend))  # before anything is timed for it
     for matrix in wanted:
         kind, size = tuned.class_of(matrix.layout), (matrix.n, matrix.k)
         if size in tuned.users_table(arch).get("products", {}).get(kind, {}) and not again:
@@ -127,7 +132,7 @@ def tune(
         )
         table = tuned.users_table(arch)  # as another process may have left it since
         table.setdefault("products", {}).setdefault(kind, {})[size] = merged
-        tuned.write(tuned.user_file(arch), table, about)
+        tuned.write(tuned.user_file(arch), table, about(backend))
 
 
 def _ranked(matrix: Matrix, backend: GpuBackend, timer: Timer) -> Iterator[tuple[int, list[Candidate], float]]:

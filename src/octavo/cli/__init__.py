@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from octavo.cli import warm
+from octavo.cli import batch_command, warm
 from octavo.cli.bench import command as bench_command
 from octavo.cli.bench import profile_command
 from octavo.cli.embed import command as embed_command
@@ -75,6 +75,7 @@ app = App(
 )
 app.command("run")(grouped(run_command.run))
 app.command("serve")(grouped(serve_command.serve))
+app.command("batch")(grouped(batch_command.batch))
 app.command("embed")(grouped(embed_command.embed))
 app.command("rank")(grouped(rank.rank))
 app.command("pull")(pull.pull)

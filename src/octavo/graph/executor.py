@@ -208,6 +208,10 @@ class Executor:
             if leaf.op == "weight" and leaf.tensor.name == tensor.name:
                 assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
                 self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
+        self.rebind()
+
+    def rebind(self) -> None:
+        """Bind the calls of all sizes of steps anew, when they are next asked for."""
         self._plans.clear()
 
     def _begin_read(self, backend: Backend, value: Any) -> Callable[[], AnyArray]:

@@ -24,8 +24,8 @@ from octavo.errors import UsageError
 from octavo.sizes import size
 
 SHAPES = (
-    "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, qwen3.5-9b, lfm2-1.2b, granite-4.0-h-micro, "
-    "mamba2-2.7b, mamba-2.8b, rwkv7-1.5b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
+    "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-14b, qwen3-30b-a3b, qwen3.5-9b, lfm2-1.2b, granite-4.0-h-micro, "
+    "mamba2-2.7b, mamba-2.8b, rwkv7-1.5b, llama3-8b, llama3-70b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
 )
 app = App(cls=Commands, help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(grouped(gemm))

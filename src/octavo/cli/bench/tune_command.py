@@ -12,6 +12,7 @@ from octavo.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     from octavo.bench.tune import Timed
+    from octavo.bench.tune_steps import TimedStep
 
 
 def tune(
@@ -36,7 +37,7 @@ def tune(
         raise UsageError(f"bench tune times kernels on a GPU; {why}") from None
 
     from octavo.backends.gpu.matmul.tuned.tuned_table import user_file
-    from octavo.bench import gpu
+    from octavo.bench import gpu, tune_steps
     from octavo.bench.tune import matrices
     from octavo.bench.tune import tune as timed
 
@@ -44,8 +45,10 @@ def tune(
         raise UsageError(f"kernels are timed on a GPU, and here they run on {backend.target.device}")
     with open_model_file(path) as file:
         wanted = matrices(engine(file, None, "f16", "gpu").schedule)
-    for row in timed(wanted, backend, again=again):
-        print(to_json(as_object(row)) if as_json else _line(row), flush=True)
+        for row in timed(wanted, backend, again=again):
+            print(to_json(as_object(row)) if as_json else _line(row), flush=True)
+        for step in tune_steps.keep_what_steps_gain(wanted, backend, tune_steps.timer_for(file)):
+            print(to_json({**step._asdict(), "kept": step.kept}) if as_json else _step_line(step), flush=True)
     print(f"{user_file(backend.target.arch)}: {len(wanted)} matrices of {path}")
 
 
@@ -66,3 +69,8 @@ def _line(row: Timed) -> str:
     return (
         f"{size:<24} {row.tokens:>5} tokens  {1e6 * row.before:>8,.1f} -> {1e6 * row.seconds:>8,.1f} us  {name} {shape}"
     )
+
+
+def _step_line(step: TimedStep) -> str:
+    verdict = "kept" if step.kept else "no faster: as before"
+    return f"steps of {step.tokens:>5} tokens  {1e3 * step.before:>8,.2f} -> {1e3 * step.after:>8,.2f} ms  {verdict}"

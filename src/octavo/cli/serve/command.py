@@ -72,8 +72,8 @@ class Access:
 
 
 @dataclass
-class ServerLimits:
-    """How many requests are taken, how long they may take, and what makes them faster."""
+class EngineLimits:
+    """How much is computed at a time, and what makes it faster."""
 
     max_sequences: Annotated[int, limit_option("--max-sequences", "-np", min=1, help="Most replies in a step.")] = 32
     kv_memory: Annotated[
@@ -81,15 +81,27 @@ class ServerLimits:
         limit_option(metavar="BYTES",
                      help="Memory of the KV cache, e.g. 4G (default: a quarter of what is free, half on a GPU)."),
     ] = None
-    itl_target: Annotated[
-        float | None,
-        limit_option(min=0, help="Target for the seconds between two tokens while other prompts are read; 0: none "
-                     "(default: 0.25 on the CPU, 0.025 on a GPU)."),
-    ] = None
     speculate: Annotated[
         Literal["lookup", "off"] | None,
         limit_option(help="Speculative decoding: drafts from a reply's own text (default: lookup on the CPU, off on a "
                      "GPU)."),
+    ] = None
+    deterministic: Annotated[
+        bool, limit_option("--deterministic", help="On a GPU too, a reply does not depend on others; slower.")
+    ] = False
+    step_timeout: Annotated[
+        float, limit_option(min=0, help="Seconds of a step after which the engine is restarted; 0: no limit.")
+    ] = 600.0
+
+
+@dataclass
+class ServerLimits(EngineLimits):
+    """The same, how many requests are taken, and how long they may take."""
+
+    itl_target: Annotated[
+        float | None,
+        limit_option(min=0, help="Target for the seconds between two tokens while other prompts are read; 0: none "
+                     "(default: 0.25 on the CPU, 0.025 on a GPU)."),
     ] = None
     queue: Annotated[int, limit_option(min=0, help="Replies that may wait.")] = 256
     drain_timeout: Annotated[float, limit_option(min=0, help="Seconds that running replies get at shutdown.")] = 30.0
@@ -97,16 +109,10 @@ class ServerLimits:
         float, limit_option(min=1, max=30, help="Seconds without a token after which a stream gets a comment.")
     ] = 5.0
     share_cache: Annotated[bool, limit_option("--share-cache", help="Share cached prompts between API keys.")] = False
-    deterministic: Annotated[
-        bool, limit_option("--deterministic", help="On a GPU too, a reply does not depend on others; slower.")
-    ] = False
     embeddings: Annotated[
         bool, limit_option("--embeddings", help="Serve embeddings from a model that generates, too.")
     ] = False
     max_connections: Annotated[int, limit_option(min=1, help="Most connections with a running request.")] = 1024
-    step_timeout: Annotated[
-        float, limit_option(min=0, help="Seconds of a step after which the engine is restarted; 0: no limit.")
-    ] = 600.0
 
 
 @dataclass
@@ -130,13 +136,9 @@ def serve(
 ) -> None:
     """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""
     from contextlib import closing, nullcontext
-    from importlib.util import find_spec
 
+    require_packages("serving")
     from octavo.server.engine.launch import launch
-
-    for name in NEEDED:
-        if find_spec(name) is None:
-            raise OctavoError(f"serving needs {name}: {name} is not installed ({INSTALL_BASE})")
 
     if replicas.ray_address is not None and replicas.replicas is None:
         raise UsageError("--ray-address needs --replicas")
@@ -145,7 +147,7 @@ def serve(
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
         engine, options = (
-            _engine_options(path, ctx, where, limits, lora),
+            engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
             _server_options(path, access, defaults, limits, lora),
         )
         step_timeout = limits.step_timeout or float("inf")
@@ -155,13 +157,26 @@ def serve(
             _run_replicas(replicas, engine, options, step_timeout)
 
 
-def _engine_options(path: str, ctx: int | None, where: Where, limits: ServerLimits, lora: Chosen) -> EngineOptions:
+def require_packages(what: str) -> None:
+    """Raise OctavoError where `what` needs a package that is not installed."""
+    from importlib.util import find_spec
+
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise OctavoError(f"{what} needs {name}: {name} is not installed ({INSTALL_BASE})")
+
+
+def engine_options(
+    path: str, ctx: int | None, where: Where, limits: EngineLimits, lora: Chosen, itl_target: float | None,
+    *, embeddings: bool = False,
+) -> EngineOptions:
+    """What an engine is loaded with. Raises UsageError."""
     from octavo.server.serve_options import EngineOptions
 
     return EngineOptions(
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
-        gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=limits.itl_target,
-        kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=limits.embeddings,
+        gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=itl_target,
+        kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
         lora=lora,
     )

@@ -153,12 +153,13 @@ class ProcessClient(EngineClient):
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None
-        launched, self._launched = self._launched, None
+        launched = self._launched
         if launched is not None:
             launched.socket.close()
             launched.process.kill()
             if await _status(launched.process, GONE_S) is None:
                 log.warning("the engine's process %d can't be killed and is left alone", launched.process.pid)
+            self._launched = None  # only now: who cancels this sees to the process itself
 
     def _send(self, message: ToEngine) -> None:
         if self._writer is not None:  # else the engine is about to be gone, and so is what the message is about

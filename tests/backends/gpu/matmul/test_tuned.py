@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.tuned import tuned_table as tuned
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.bench import tune as tuning
+from octavo.bench import tune_steps
 from octavo.errors import BackendError, FileError
 from octavo.formats import by_name
 from octavo.formats.group import row_named
@@ -35,20 +37,14 @@ class Backend(GpuBackend):
         self.target = replace(self.target, arch=arch)
 
 
-def forget() -> None:
-    """What was looked up."""
-    for lookup in (tuned.table, tuned._nearest_rows, dispatch._choose):
-        lookup.cache_clear()
-
-
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The user's table in a folder of its own; what was looked up before is forgotten, and again afterwards."""
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
     monkeypatch.setattr(gluon, "usable", lambda name: True)
-    forget()
+    tuned.forget()
     yield tmp_path
-    forget()
+    tuned.forget()
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -182,6 +178,18 @@ def test_stated_shapes_are_such_that_the_kernel_computes(arch: str) -> None:
             assert all(tuning.KERNELS[name].of(p, *numbers) for name, numbers in choices)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_shape_has_a_single_stage_of_loads(name: str) -> None:
+    """A kernel that waits for its oldest load before it sends the newest would wait forever: 6 bits of 64 rows by 32
+    tokens, four programs to a multiprocessor, had room for one."""
+    layout = layout_of(row_named(name), "f16")
+    for tokens in (*tuning.TOKENS, 2048):
+        for kernel in Shape.kinds.values():
+            p = Product(layout, 1024, 5120, tokens, "sm_90")
+            shapes = [kernel.of(p, *numbers) for numbers in kernel.space(p)]
+            assert all(getattr(shape, "stages", 2) >= 2 for shape in shapes if shape is not None)
+
+
 def test_the_fastest_is_kept_and_what_is_there_is_not_timed_again(caches: Path) -> None:
     """By times that a test makes up, of interpreted kernels."""
     backend = GpuBackend()
@@ -206,7 +214,37 @@ def test_the_fastest_is_kept_and_what_is_there_is_not_timed_again(caches: Path) 
     assert path.is_relative_to(caches)
     ((size, row),) = tuned.read(path)["products"]["4 bits, 32 in 256, minima"].items()
     assert size == (40, 512)
-    forget()
+    tuned.forget()
     p = Product(Q4_K, 40, 512, 1, backend.target.arch)
     name, numbers = row[0][1][0]
     assert dispatch.q8_1(p) == Shape.kinds[name].of(p, *numbers)
+
+
+def test_choices_stay_where_steps_gain(caches: Path) -> None:
+    """Those of 8 tokens and of more than 32, by made-up times of steps; the others are what they were without."""
+    backend = Backend("sm_90")
+    matrix = tuning.Matrix(Q4_K, 5000, 5120, by_name("Q4_K"))
+    kind, size, own = tuned.class_of(Q4_K), (5000, 5120), (("library", ()),)
+    one = ("matvec", (4, 32, 2, 1, 1))
+    other = {(6000, 5120): ((1, (one,)),)}
+    users: tuned.Table = {"products": {kind: {size: ((4, (one,)), (1024, own)), **other}}}
+    tuned.write(tuned.user_file("sm_90"), users, "test")
+    asked = list[tuple[int, bool]]()
+
+    def seconds(tokens: int) -> float:
+        users = size in tuned.table("sm_90")["products"][kind]
+        asked.append((tokens, users))
+        return 1.0 if not users else 0.9 if tokens == 8 or tokens > 32 else 1.0
+
+    steps = list(tune_steps.keep_what_steps_gain([matrix], backend, seconds))
+    assert asked == [(tokens, users) for tokens in tuning.TOKENS for users in (False, True)]
+    assert [step.tokens for step in steps if step.kept] == [8, 64, 128, 256, 512, 1024]
+    found = tuned.read(tuned.user_file("sm_90"))["products"][kind]
+    assert found.pop((6000, 5120)) == other[6000, 5120]
+    row = found.pop(size)
+    assert not found
+    assert tuned.cell_for(row, 8) == tuned.cell_for(row, 100) == tuned.cell_for(row, 4096) == own
+    with tuned.trial("sm_90", {"products": {kind: other}}):
+        for tokens in (1, 2, 16, 32):
+            p = Product(Q4_K, 5000, 5120, tokens, "sm_90")
+            assert tuned.cell_for(row, tokens) == tuple(islice(tuned.nearest("products", p), 4))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any, Literal
 
 from octavo.backends.gpu.compile import gluon
@@ -38,7 +37,7 @@ def choose(section: tuned.Section, p: Product, *among: type[Shape]) -> Any:
     return _choose(section, p, among, gluon.given_up())
 
 
-@cache
+@tuned.remembered
 def _choose(section: tuned.Section, p: Product, among: tuple[type[Shape], ...], _given_up: frozenset[str]) -> Any:
     return next(shape for _, shape in choices(section, p, *among))
 

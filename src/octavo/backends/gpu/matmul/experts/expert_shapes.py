@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, becomes_float16
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MIN_STAGES, STAGES, HopperShape, becomes_float16
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ExpertsHopperShape(HopperShape):
     """
 
     name = "experts_hopper"
-    allowed = (POWERS[5:8], POWERS[6:8], range(1, 9), (4, 8))
+    allowed = (POWERS[5:8], POWERS[6:8], STAGES, (4, 8))
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsHopperShape | None:
@@ -55,7 +55,8 @@ class ExpertsHopperShape(HopperShape):
         if p.n % 4 or not becomes_float16(p.layout, p.arch) or not gluon.usable("experts"):
             return None
         block_m, block_n, stages, warps = numbers
-        return cls(block_m, block_n, stages - (p.layout.bits == 8 and block_m < 128), warps)
+        fewer = p.layout.bits == 8 and block_m < 128
+        return cls(block_m, block_n, max(MIN_STAGES, stages - fewer), warps)
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:

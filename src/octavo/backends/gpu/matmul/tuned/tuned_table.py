@@ -13,12 +13,13 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import log2
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ from octavo.io.regular_file import read_bytes
 from octavo.jit.kernel_cache import cache_root
 
 log = logging.getLogger("octavo")
+R = TypeVar("R")
 Section = Literal["products", "pairs", "experts"]
 """Products of tokens; of pairs of a token and an expert, one by one; of such pairs, sorted by experts."""
 Choice = tuple[str, tuple[int, ...]]
@@ -43,6 +45,23 @@ SHOWN = 60
 """Characters of what is wrong in one that a message has."""
 
 
+_trials: dict[str, Table] = {}
+_forgets: list[Callable[[], None]] = []
+
+
+def remembered(lookup: Callable[..., R]) -> Callable[..., R]:
+    """`lookup` with its results kept until `forget`."""
+    kept = cache(lookup)
+    _forgets.append(kept.cache_clear)
+    return kept
+
+
+def forget() -> None:
+    """What was looked up: the user's table is another one."""
+    for each in _forgets:
+        each()
+
+
 def class_of(layout: PlaneLayout) -> str:
     """What of a layout decides which kernel is fastest: bits, groups, and what else is loaded or looked up."""
     more = "table" if layout.table else "zero points" if layout.has_zero else "minima" if layout.has_min else "plain"
@@ -50,7 +69,7 @@ def class_of(layout: PlaneLayout) -> str:
     return f"{layout.bits} bits, {groups}, {more}"
 
 
-@cache
+@remembered
 def table(arch: str) -> Table:
     """The shipped table of an architecture, or of its like, with the user's rows; a damaged one of the user's is left
     out, with a warning."""
@@ -75,7 +94,19 @@ def user_file(arch: str) -> Path:
 def users_table(arch: str) -> Table:
     """The user's table, empty where there is none. Raises FileError."""
     path = user_file(arch)
-    return read(path) if os.path.lexists(path) else {}
+    return _trials[arch] if arch in _trials else read(path) if os.path.lexists(path) else {}
+
+
+@contextmanager
+def trial(arch: str, users: Table) -> Iterator[None]:
+    """Look up in `users` as the user's table, whatever the file has."""
+    _trials[arch] = users
+    forget()
+    try:
+        yield
+    finally:
+        del _trials[arch]
+        forget()
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -146,10 +177,15 @@ def _said(cell: tuple[int, tuple[Choice, ...]]) -> tuple[int, list[str]]:
 def nearest(section: Section, p: Product) -> Iterator[Choice]:
     """Choices for a product: of its own class and size, then of the nearest ones."""
     for row in _nearest_rows(section, class_of(p.layout), p.n, p.kp, p.arch):
-        yield from next((said for most, said in row if p.tokens <= most), row[-1][1])
+        yield from cell_for(row, p.tokens)
 
 
-@cache
+def cell_for(row: Row, tokens: int) -> tuple[Choice, ...]:
+    """The choices of a row for some tokens."""
+    return next((said for most, said in row if tokens <= most), row[-1][1])
+
+
+@remembered
 def _nearest_rows(section: Section, kind: str, n: int, kp: int, arch: str) -> tuple[Row, ...]:
     """All rows, that of the nearest class and size first: what numbers of tokens have in common."""
 

@@ -14,6 +14,10 @@ from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
 
 SHARED_BYTES, STEP_BYTES = 226 << 10, 192 << 10
 """Of shared memory, for stages of loads: of a multiprocessor at most, and as steps ask for it (`launch.SHARES`)."""
+MIN_STAGES = 2
+"""Of loads: kernels wait for the oldest before they send the newest, so with a single one they would wait forever."""
+STAGES = range(MIN_STAGES, 9)
+"""How many there may be."""
 MIN_TOKENS, ORDERED_MAX_TOKENS = 5, 1024
 """The fewest tokens, and the most for which the kernels are but for wide tiles of four bits: more are the library's,
 whose tiles are better by more than unpacking into memory takes."""
@@ -59,7 +63,7 @@ class HopperShape(Shape):
     """
 
     name = "w4a16"
-    allowed: ClassVar[tuple[Container[int], ...]] = (POWERS[4:], POWERS[6:], range(1, 9), (4, 8), range(2049))
+    allowed: ClassVar[tuple[Container[int], ...]] = (POWERS[4:], POWERS[6:], STAGES, (4, 8), range(2049))
     block_m: int
     block_n: int
     stages: int
@@ -78,7 +82,7 @@ class HopperShape(Shape):
         if p.tokens > ORDERED_MAX_TOKENS and not (narrow and block_m * block_n == 256 * 128):
             return None
         depth = stages(p.layout, block_m, block_n, most)
-        if depth < 1:
+        if depth < MIN_STAGES:
             return None
         programs = -(-p.tokens // block_m) * -(-p.n // block_n)
         return cls(block_m, block_n, depth, warps, max(1, min(slots // programs, p.kp // TILE // 4)))
@@ -102,7 +106,7 @@ class StreamKShape(Shape):
     """
 
     name = "w4a16_streamk"
-    allowed = (POWERS[4:8], POWERS[6:], range(1, 9))
+    allowed = (POWERS[4:8], POWERS[6:], STAGES)
     block_m: int
     block_n: int
     stages: int
@@ -118,7 +122,7 @@ class StreamKShape(Shape):
         if not _computes(p, "w4a16_streamk") or p.tokens > ORDERED_MAX_TOKENS:
             return None
         depth = stages(p.layout, block_m, block_n, most)
-        return cls(block_m, block_n, depth) if depth else None
+        return cls(block_m, block_n, depth) if depth >= MIN_STAGES else None
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
@@ -139,7 +143,7 @@ class MultiCtaShape(Shape):
     """
 
     name = "w4a16_multicta"
-    allowed = (POWERS[3:6], POWERS[6:8], range(1, 9), (4,), POWERS[:3], (1, 2))
+    allowed = (POWERS[3:6], POWERS[6:8], STAGES, (4,), POWERS[:3], (1, 2))
     block_m: int
     block_n: int
     stages: int
@@ -154,7 +158,7 @@ class MultiCtaShape(Shape):
             return None
         nbytes = resident * depth * stage_bytes(p.layout, block_m, block_n)
         most = min(most, SHARED_BYTES // nbytes)
-        return cls(block_m, block_n, most, warps, resident, depth) if most else None
+        return cls(block_m, block_n, most, warps, resident, depth) if most >= MIN_STAGES else None
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
