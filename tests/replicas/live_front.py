@@ -73,9 +73,9 @@ def local(n: int, options: ServerOptions = OPTIONS) -> LocalLauncher:
     return LocalLauncher(n, ENGINE, options, 600.0)
 
 
-def kill(front: Front, number: int) -> None:
-    """Kill a replica's process with its engine, if it is there."""
+def kill(front: Front, number: int, by: int = signal.SIGKILL) -> None:
+    """Kill a replica's process, and so its engine, if it is there; or send another signal."""
     running = front.pool.replicas[number].running
     assert running is None or isinstance(running, LocalProcess)
     if running is not None and running.process.poll() is None:
-        os.kill(running.process.pid, signal.SIGKILL)
+        os.kill(running.process.pid, by)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -115,3 +116,24 @@ def test_a_replica_killed_at_any_token(
         monkeypatch.setattr(Relay, "_shown", killing_at)
         assert asyncio.run(all_of(server, [asked])) == [(200, wanted)], at
         monkeypatch.setattr(Relay, "_shown", shown)
+
+
+@pytest.mark.slow
+def test_a_replica_that_is_stopped_is_taken_out_and_its_streams_go_on(
+    served: tuple[Server, Front], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "ANSWER_S", 0.5)
+    server, front = served
+    asked = requests(22, 200)
+    wanted = asyncio.run(all_of(server, asked))
+
+    async def stopping() -> list[tuple[int, bytes]]:
+        answers = asyncio.ensure_future(all_of(server, asked))
+        while not all(one.load for one in front.pool.replicas):
+            await asyncio.sleep(0.001)
+        kill(front, 0, signal.SIGSTOP)
+        return await answers
+
+    restarts = front.pool.replicas[0].restarts
+    require_same(asked, asyncio.run(stopping()), wanted)
+    until(lambda: front.pool.replicas[0].restarts == restarts + 1 and len(front.pool.up) == 2)

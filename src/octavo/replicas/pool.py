@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Literal, Protocol
 
@@ -57,7 +57,7 @@ class Replica:
 
     load      requests under way
     restarts  times that it was started again
-    lost      requests that were under way when it ended
+    why       it ended last
     """
 
     number: int
@@ -66,12 +66,7 @@ class Replica:
     running: Running | None = None
     load: int = 0
     restarts: int = 0
-    lost: int = 0
-    since: float = field(default_factory=monotonic)
     why: str = ""
-
-    def set(self, state: State, why: str = "") -> None:
-        self.state, self.why, self.since = state, why, monotonic()
 
 
 class Pool:
@@ -145,7 +140,7 @@ class Pool:
                 log.warning("replica %d is started anew", one.number)
                 before = one.restarts
                 if one.running is not None:
-                    one.set("draining")
+                    one.state = "draining"
                     one.running.stop()
                 while not self.ending and not (one.restarts > before and one.state == "up"):
                     await self._change()
@@ -153,8 +148,8 @@ class Pool:
     async def _keep(self, replica: Replica) -> None:
         """Run a replica, and another process for it when that has ended."""
         pause = FIRST_PAUSE_S
-        while True:
-            began, drained = monotonic(), False
+        while not self.ending:
+            began, why = monotonic(), "the front ends"
             try:
                 replica.running = await self._launcher.start(replica.number)
                 why = await self._run(replica, replica.running)
@@ -163,11 +158,12 @@ class Pool:
                 why = str(error) or type(error).__name__
                 if self.served is None and isinstance(error, OctavoError):
                     self._failed = error
-            drained = replica.state == "draining"
-            self._down(replica, why)
-            if replica.running is not None:
-                await replica.running.close()
-                replica.running = None
+            finally:
+                drained = replica.state == "draining"
+                self._down(replica, why)
+                if replica.running is not None:
+                    await replica.running.close()
+                    replica.running = None
             if self.ending or (self._failed is not None and self.served is None):
                 return
             pause = FIRST_PAUSE_S if drained or monotonic() - began > STABLE_S else pause
@@ -227,7 +223,7 @@ class Pool:
                 self._set(replica, "up")
 
     def _down(self, replica: Replica, why: str) -> None:
-        replica.set("down", why)
+        replica.state, replica.why = "down", why
         self.router.forget(replica.number)
         self._lose(replica)
         replica.upstream = None
@@ -235,12 +231,11 @@ class Pool:
 
     def _lose(self, replica: Replica) -> None:
         """Let others go on with what a replica has under way."""
-        replica.lost += replica.load
         if replica.upstream is not None:
             replica.upstream.abort()
 
     def _set(self, replica: Replica, state: State) -> None:
-        replica.set(state)
+        replica.state = state
         self._tell()
 
     def _tell(self) -> None:

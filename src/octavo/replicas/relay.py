@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from starlette.types import Scope, Send
 
 from octavo.replicas.pool import Pool, Replica
-from octavo.replicas.upstream import Connection, UpstreamLostError
+from octavo.replicas.upstream import Connection, UnreachableError, UpstreamLostError
 from octavo.server.generation.handover import COMMENT, COMPLETE, HEADER, LOST
 from octavo.server.http.api_errors import NATIVE, ApiError, anthropic_error, is_anthropics, unavailable
 from octavo.server.http.sse import PING, event, named_event, to_json
@@ -104,12 +104,14 @@ class Relay:
                                 self._begun = True
                                 yield part
                     refusal = refused or refusal
+                except UnreachableError:
+                    pass
                 except UpstreamLostError as error:
                     log.info("a request is moved from replica %d: %s", replica.number, error)
                     self._move()
                     tried, refusal, began = {replica}, [], time.monotonic()
                     if self._ends >= MOST_ENDS:
-                        yield self._error(f"{self._ends} replicas ended while they computed this reply")
+                        yield self._error(f"{self._ends} replicas ended while they computed this reply ({error})")
                 continue
             if self.pool.served is None:
                 raise unavailable("Loading model")
@@ -136,7 +138,7 @@ class Relay:
         """What a replica answers, of a stream from where it is. Raises UpstreamLostError."""
         upstream = replica.upstream
         if upstream is None:
-            raise UpstreamLostError("the replica has ended")
+            raise UnreachableError("the replica has ended")
         replica.load += 1
         try:
             connection = await upstream.take()
@@ -160,7 +162,8 @@ class Relay:
                 else:
                     body = await connection.whole()  # as a whole: it can be asked for again until all of it is there
                     if self._begun and head.status not in REFUSED_S:
-                        raise UpstreamLostError(f"the replica answers {head.status} to a stream that goes on")
+                        said = body[:200].decode(errors="replace")
+                        raise UpstreamLostError(f"the replica answers {head.status} to a stream that goes on: {said}")
                     yield head
                     yield body
                     self._complete = head.status not in REFUSED_S

@@ -21,6 +21,10 @@ class UpstreamLostError(OctavoError):
     """A replica that can't be reached, or whose connection ended in the middle of a response."""
 
 
+class UnreachableError(UpstreamLostError):
+    """A replica that takes no connection, so that it can't have begun with a request."""
+
+
 class Connection(asyncio.Protocol):
     """One to a replica. `status` and `headers` are those of the last response."""
 
@@ -128,7 +132,7 @@ class Upstream:
         self._idle, self._busy = list[Connection](), set[Connection]()
 
     async def take(self) -> Connection:
-        """A connection for one request; `give_back` it. Raises UpstreamLostError."""
+        """A connection for one request; `give_back` it. Raises UnreachableError."""
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -140,7 +144,7 @@ class Upstream:
                 async with asyncio.timeout(CONNECT_S):
                     _, connection = await loop.create_connection(Connection, self.host, self.port)
             except OSError as error:
-                raise UpstreamLostError(f"a replica can't be reached: {error.strerror or error}") from None
+                raise UnreachableError(f"a replica can't be reached: {error.strerror or error}") from None
         self._busy.add(connection)
         return connection
 
