@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from octavo.bench.serving.http import Address
 from octavo.replicas import pool, relay
 from octavo.replicas.front import Front
+from octavo.replicas.local import LocalProcess
 from octavo.replicas.relay import Relay
 from tests.replicas.live_front import fronting, kill, local
 from tests.replicas.requests import Asked, answer, chance_and_time, requests
@@ -137,3 +140,30 @@ def test_a_replica_that_is_stopped_is_taken_out_and_its_streams_go_on(
     restarts = front.pool.replicas[0].restarts
     require_same(asked, asyncio.run(stopping()), wanted)
     until(lambda: front.pool.replicas[0].restarts == restarts + 1 and len(front.pool.up) == 2)
+
+
+@pytest.mark.slow
+def test_where_an_engine_is_killed_others_go_on(served: tuple[Server, Front]) -> None:
+    server, front = served
+    asked = requests(22, 200)
+    wanted = asyncio.run(all_of(server, asked))
+    until(lambda: len(front.pool.up) == 2)
+
+    async def killing_engines() -> list[tuple[int, bytes]]:
+        answers = asyncio.ensure_future(all_of(server, asked))
+        while not all(one.load for one in front.pool.replicas):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.2)  # now streams have begun
+        running = front.pool.replicas[0].running
+        assert isinstance(running, LocalProcess)
+        pid = running.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        (engine,) = (one for one in children if b"octavo.server.worker" in Path(f"/proc/{one}/cmdline").read_bytes())
+        os.kill(int(engine), signal.SIGKILL)
+        return await answers
+
+    restarts, moved = front.pool.replicas[0].restarts, front.metrics.moved
+    require_same(asked, asyncio.run(killing_engines()), wanted)
+    assert front.metrics.moved > moved
+    until(lambda: len(front.pool.up) == 2)
+    assert front.pool.replicas[0].restarts == restarts, "it starts an engine itself"

@@ -67,9 +67,11 @@ async def _never() -> Served:
 
 
 class LocalLauncher:
-    """Starts replicas here. Raises UsageError where there are fewer cards, or cores, than replicas."""
+    """Starts replicas here. Raises UsageError where there are fewer cards than replicas, and on Windows."""
 
     def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, step_timeout: float) -> None:
+        if os.name == "nt":
+            raise UsageError("--replicas needs Linux or macOS: Windows hands no sockets to other processes")
         self._engine, self._server, self._step_timeout = engine, server, step_timeout
         self._cards = [] if engine.device in ("cpu", "reference") else cards()
         if self._cards and n > len(self._cards):
