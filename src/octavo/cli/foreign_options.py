@@ -121,7 +121,7 @@ OF_OTHERS = (
     Option("--no-normalize", "", "--embd-normalize", python="embed(normalize=)"),
     Option("--output -o", "FILE", "-o --output-file"),
     Option("--type", "TYPE", "--outtype", also="--preset"),
-    Option("--replicas", "N"),
+    Option("--replicas", "N", vllm="--data-parallel-size -dp"),
     Option("--ray-address", "ADDRESS"),
     Option("--calibration", "TEXT", hugging_face="--dataset"),
     Option("--samples", "N", hugging_face="--num-calibration-samples --nsamples"),

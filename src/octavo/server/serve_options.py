@@ -49,6 +49,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     deterministic  the text of a reply does not depend on what else is computed, on a GPU too
     lora        paths of adapters, with what each is multiplied by
     kv_events   tell routers which pages the prefix cache has
+    servers     that share this machine's memory, if `kv_memory` is None
     """
 
     path: str
@@ -67,6 +68,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     lora: tuple[tuple[str, float], ...] = ()
     tensor_parallel: int = 1
     kv_events: KVEvents | None = None
+    servers: int = 1
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class ServerOptions:
     max_tokens     of a reply that asks for no number; None for what each route has
     log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
+    secret         by which the front of replicas is known, see `HandoverReader`; "" where there is none
     """
 
     name: str
@@ -150,4 +153,5 @@ class ServerOptions:
     max_tokens: int | None = None
     log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
+    secret: str = ""
     limits: Limits = Limits()

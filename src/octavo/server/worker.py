@@ -200,12 +200,16 @@ class EngineLoop:
     def _request(self, add: Add, i: int) -> Request:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
         sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
-        return Request(
+        request = Request(
             add.prompt, sampler, max_tokens=add.max_tokens, cache_salt=add.cache_salt, logprobs=add.logprobs,
             after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
         )
+        if add.output:
+            self.model.engine.require_tokens(add.output)
+            request.go_on(add.output)
+        return request
 
     def _step(self, core: EngineCore, *, prompts: bool) -> None:
         start = clock()

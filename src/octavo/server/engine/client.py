@@ -46,14 +46,13 @@ class EngineFailedError(OctavoError):
 class EngineStream:
     """Rows of some replies as steps bring them: an asynchronous iterator of lists, which ends with the last reply.
 
-    Rows that come while nobody waits are one list. `wake` gives an empty one. `places` has each reply's number.
+    Rows that come while nobody waits are one list. `wake` gives an empty one.
     """
 
-    __slots__ = ("_client", "_rows", "_waiter", "closed", "failure", "left", "places")
+    __slots__ = ("_client", "_rows", "_waiter", "closed", "failure", "left")
 
     def __init__(self, client: EngineClient, ids: Sequence[int]) -> None:
         self._client = client
-        self.places = {one: i for i, one in enumerate(ids)}
         self.left = set(ids)
         self.closed = False
         self.failure: Exception | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -112,10 +111,11 @@ class Service:
             return unavailable("The engine ends no step, though replies are under way", code="engine_stalled")
         return None
 
-    def admit(self, replies: int, tokens: int) -> None:
+    def admit(self, replies: int, tokens: int, *, again: bool = False) -> None:
         """Take replies to prompts of `tokens` together. Raises ApiError where that is too much for now, or ever.
 
-        `leave` with the same numbers gives their room back.
+        `leave` with the same numbers gives their room back. `again`: another server had taken them, and they may not
+        be refused for their number now.
         """
         if (why := self.health()) is not None:
             raise why
@@ -123,7 +123,8 @@ class Service:
         if replies > room + limits.queue:
             raise bad(f"the request is for {replies} replies, n to each prompt (allowed: up to {room + limits.queue})")
         waiting = self.metrics.replies + replies - room
-        if waiting > limits.queue or (self._tokens_under_way and self._tokens_under_way + tokens > limits.queue_tokens):
+        long = self._tokens_under_way and self._tokens_under_way + tokens > limits.queue_tokens
+        if not again and (waiting > limits.queue or long):
             seconds = max(1, min(LONGEST_WAIT, round(self.metrics.reply_seconds * waiting / room)))
             self.metrics.refused.inc()
             raise ApiError(
@@ -213,7 +214,3 @@ class Service:
         text, foreign = self.tokenizer.write_chat(template, messages, **variables)
         self.require_short(text, "messages")
         return self.tokenizer.encode_written(text, foreign)
-
-
-def random_seed() -> int:
-    return secrets.randbits(63)
