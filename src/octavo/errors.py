@@ -98,6 +98,10 @@ class BackendError(OctavoError):
     """A backend or device that is not available, or not able to do what was asked."""
 
 
+class RankError(BackendError):
+    """One of the processes that compute a model together has ended or failed, so that the others can't go on."""
+
+
 class DeviceMemoryError(BackendError):
     """More memory than a device has free."""
 

@@ -65,6 +65,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     deterministic: bool = False
     attention: Literal["exact", "int8", "fp8"] = "exact"
     lora: tuple[tuple[str, float], ...] = ()
+    tensor_parallel: int = 1
     kv_events: KVEvents | None = None
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from octavo.errors import OctavoError, UsageError
+from octavo.errors import OctavoError, RankError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.clock import clock
 from octavo.runtime.engine.captured_sizes import TILE
@@ -293,6 +293,15 @@ def serve_engine(sock: socket.socket) -> None:
     except OctavoError as error:
         channel.send(encode(Broken.of(error)))
         return
+
+    def end(error: RankError) -> None:
+        """Without one of its ranks there is no engine; the front starts another one."""
+        try:
+            channel.send(encode(Broken.of(error)))
+        finally:
+            os._exit(1)
+
+    loop.model.engine.call_on_rank_failure(end)
     loop.run()
 
 
