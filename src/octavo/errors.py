@@ -16,6 +16,7 @@ from octavo.sizes import size
 INSTALL_GPU = "pip install '.[gpu]' in Octavo's folder"
 INSTALL_REPORT = "pip install '.[report]' in Octavo's folder"
 INSTALL_BASE = "pip install . in Octavo's folder"
+INSTALL_EVENTS = "pip install '.[events]' in Octavo's folder"
 INSTALL_RAY = "pip install '.[ray]' in Octavo's folder"
 INSTALL_LEGACY = "pip install ./octavo-legacy in Octavo's folder"
 """How the optional parts are installed, and what belongs to the package itself, as errors say it."""
@@ -95,6 +96,10 @@ class GraphError(OctavoError):
 
 class BackendError(OctavoError):
     """A backend or device that is not available, or not able to do what was asked."""
+
+
+class RankError(BackendError):
+    """One of the processes that compute a model together has ended or failed, so that the others can't go on."""
 
 
 class DeviceMemoryError(BackendError):

@@ -12,6 +12,7 @@ from octavo.bench.cases import SPEED_CASES, WEIGHTS, OpCase, run, select
 from octavo.bench.op_graphs import GRAPHS
 from octavo.errors import GraphError, UsageError
 from octavo.formats import FORMATS
+from octavo.graph.collective_ops import COLLECTIVES
 from octavo.graph.fuse import RULES
 from octavo.graph.node import Node
 from octavo.graph.ops import OPS
@@ -22,10 +23,11 @@ from tests.backends.op_cases import CASES
 QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
 NO_CASE = {
     "copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates", "draw", "log_sum_exp", "adjust",
-    "mask", "wkv6",
+    "mask", "wkv6", "largest_magnitude", "merge_candidates", "local_places",
+    *COLLECTIVES,
 }
-"""Ops that are views, that move data only, that other ops' cases need, that choices of tokens need, or that only the
-reference backend has."""
+"""Ops that are views, that move data only, that other ops' cases need, that choices of tokens need, that only the
+reference backend has, or that need several ranks."""
 
 
 def case(name: str) -> OpCase:

@@ -115,6 +115,15 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("top_k", (value(T, 4),), {"k": 4}, (T, 4)),
     ("top_candidates", (value(T, 4),), {"k": 3}, (T, 7)),
     ("draw", (value(T, 7), value(T, 12)), {}, (T, 3)),
+    ("all_reduce", (value(T, 4),), {}, (T, 4)),
+    ("all_max", (value(T, 1),), {}, (T, 1)),
+    ("largest_magnitude", (value(T, 8),), {}, (T, 1)),
+    ("merge_candidates", (value(T, 14, dtype="i32"),), {"k": 3, "firsts": (0, 32)}, (T, 7)),
+    ("local_places", (value("adjusted", 2, dtype="i32"),), {"first": 32, "count": 8}, ("adjusted", 2)),
+    ("quantize", (value(T, 64), value(T, 1)), {"format": "int8_token"}, (T, 64)),
+    ("all_gather", (value(T, 3, 4),), {"axis": 1, "rank": 1, "parts": (((0, 2),), ((2, 5),))}, (T, 5, 4)),
+    ("local_ids", (value(T, 2, dtype="i32"),), {"first": 3, "count": 2}, (T, 2)),
+    ("keep_local", (value(T, 4), value(T, 1, dtype="i32")), {"first": 3, "count": 2}, (T, 4)),
     ("log_sum_exp", (value(T, 4),), {}, (T, 1)),
     ("adjust", (value(T, 4), value("adjusted", 2), value("adjusted", 2)), {}, (T, 4)),
     ("mask", (value(T, 40), value("masked"), value("masked", 2)), {}, (T, 40)),
@@ -231,6 +240,16 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("top_candidates", (value(T, 4),), {"k": 0}),
     ("top_candidates", (value(T, 4),), {"k": 5}),
     ("draw", (value(T, 7), value(T, 6)), {}),
+    ("all_reduce", (value(T, 4, dtype="f16"),), {}),
+    ("all_max", (value(T, 1, dtype="i32"),), {}),
+    ("merge_candidates", (value(T, 13, dtype="i32"),), {"k": 3, "firsts": (0, 32)}),
+    ("local_places", (value("adjusted", 3, dtype="i32"),), {"first": 32, "count": 8}),
+    ("quantize", (value(T, 64), value(T, 2)), {"format": "int8_token"}),
+    ("quantize", (value(T, 64), value(T, 1)), {"format": "q8_1"}),
+    ("all_gather", (value(T, 4),), {"axis": 1, "rank": 0, "parts": (((0, 3),), ((3, 7),))}),
+    ("all_gather", (value(T, 4),), {"axis": 2, "rank": 0, "parts": (((0, 4),), ((4, 8),))}),
+    ("local_ids", (value(T, 2, dtype="i32"),), {"first": 3, "count": 0}),
+    ("keep_local", (value(T, 4), value(T, 2, dtype="i32")), {"first": 3, "count": 2}),
     ("log_sum_exp", (value(T, 4, 4),), {}),
     ("adjust", (value(T, 4), value("adjusted", 2), value("masked", 2)), {}),
     ("mask", (value(T, 40), value("masked"), value("masked", 1)), {}),
@@ -289,8 +308,8 @@ def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, obje
 
 def test_every_op_is_tried() -> None:
     assert {g[0] for g in GOOD} == set(OPS)
-    without_rules = {"soft_cap", "soft_max", "sigmoid", "gelu", "gelu_erf", "normalize", "quantize", "copy", "after"}
-    without_rules |= {"keep_largest", "relu_squared", "xielu"}
+    without_rules = {"soft_cap", "soft_max", "sigmoid", "gelu", "gelu_erf", "normalize", "copy", "after"}
+    without_rules |= {"keep_largest", "largest_magnitude", "relu_squared", "xielu"}
     assert {b[0] for b in BAD if "out" not in b[2]} == set(OPS) - without_rules
 
 

@@ -7,6 +7,7 @@ from typing import cast, get_args
 
 from octavo.backends.cores import threads_of
 from octavo.errors import UsageError
+from octavo.graph.communicator import Communicator
 from octavo.graph.node import Attention, Device
 from octavo.graph.protocol import Backend
 
@@ -14,24 +15,27 @@ log = logging.getLogger("octavo")
 
 
 def select(
-    device: str, threads: int | None = None, *, deterministic: bool = False, attention: Attention = "exact"
+    device: str, threads: int | None = None, *, deterministic: bool = False, attention: Attention = "exact",
+    communicator: Communicator | None = None,
 ) -> list[Backend]:
     """The backends for `device` ("auto", "cpu", "gpu" or "reference").
 
     "auto" is the GPU where there is one that kernels run on, with torch and Triton, else the CPU. `threads` is how many
     threads to use (default: as many as this process may use cores); `deterministic` is GpuBackend's, which others are
-    in any case, and so is `attention`, which is exact on others. Raises BackendError for a device that this machine
+    in any case, and so is `attention`, which is exact on others; `communicator` is that of one of several ranks. Raises
+    BackendError for a device that this machine
     does not have, saying what is missing, and UsageError for attention it lacks.
     """
     device = one_name(device)
     if threads is not None:
         threads = threads_of(threads)
-    if device == "gpu" or (device == "auto" and _gpu_usable()):
+    if concrete(device) == "gpu":
         from octavo.backends.cpu import CpuBackend
         from octavo.backends.gpu import GpuBackend
         from octavo.backends.reference import ReferenceBackend
 
-        return [GpuBackend(deterministic, attention), CpuBackend(threads=threads, later=True), ReferenceBackend()]
+        gpu = GpuBackend(deterministic, attention, communicator)
+        return [gpu, CpuBackend(threads=threads, later=True), ReferenceBackend()]
     if attention != "exact":
         problem = (
             f"attention is {attention} on device {'cpu' if device == 'auto' else device} (allowed: exact, or a GPU)"
@@ -40,10 +44,16 @@ def select(
     from octavo.backends.reference import ReferenceBackend
 
     if device == "reference":
-        return [ReferenceBackend(threads=threads)]
+        return [ReferenceBackend(threads=threads, communicator=communicator)]
     from octavo.backends.cpu import CpuBackend
 
-    return [CpuBackend(threads=threads), ReferenceBackend()]
+    return [CpuBackend(threads=threads, communicator=communicator), ReferenceBackend(communicator=communicator)]
+
+
+def concrete(device: str) -> Device:
+    """What `device` is here: not "auto"."""
+    name = one_name(device)
+    return name if name != "auto" else "gpu" if _gpu_usable() else "cpu"
 
 
 def one_name(device: str) -> Device:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.formats.spec import AnyArray
+from octavo.graph.communicator import Communicator
 from octavo.graph.node import PAGE_SIZE, Node
 
 
 class HostMemory:
     """Writes and reads values at once; no work is under way when a call returns."""
+
+    communicator: Communicator | None = None
 
     def adds_in_place(self, node: Node) -> bool:
         return False

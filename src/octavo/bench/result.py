@@ -46,6 +46,7 @@ class BenchOptions:
     attention: Attention = "exact"
     gpu_layers: GpuLayers | None = None
     lora: Chosen = ()
+    tensor_parallel: int = 1
     command: str = ""
 
 
@@ -64,6 +65,7 @@ def bench_model(path: str, options: BenchOptions, progress: Progress = lambda te
     with ExitStack() as stack:
         file = stack.enter_context(open_model_file(path))
         subject, seconds = _load(file, tests, options, threads, progress)
+        stack.callback(subject.engine.close)
         subjects: list[Subject] = [subject]
         if options.peer:
             progress(f"loading in {options.peer}")
@@ -80,9 +82,13 @@ def _load(
     wanted = room(tests)
     require_context(model, wanted)
     sequences = max(t.batch for t in tests) + 1  # and the first decode test's, which others are compared with
-    backends, layers = backends_for(options.device, threads, options.gpu_layers, attention=options.attention)
+    backends, layers = backends_for(
+        options.device, threads, options.gpu_layers, attention=options.attention,
+        tensor_parallel=options.tensor_parallel,
+    )
     config = EngineConfig(n_ctx=wanted, max_sequences=sequences, cache_type=options.kv, gpu_layers=layers)
     engine = Engine(model, backends, config)
+    engine.lora = options.lora
     progress("loading")
     start = time.perf_counter()
     engine.load()
@@ -144,7 +150,7 @@ def _header(
         "schema": SCHEMA, "command": options.command, "date": machine.now(), "machine": where,
         "versions": {**versions, **{s.name: s.version for s in peers}}, "peers": {s.name: s.settings for s in peers},
         "device": first.name, "gpu_layers": ours.engine.gpu_layers if first.name == "gpu" else None, "threads": threads,
-        "kv": options.kv, "attention": options.attention,
+        "kv": options.kv, "attention": options.attention, "tensor_parallel": options.tensor_parallel,
         "model": {
             "file": os.path.basename(file.path), "architecture": file.metadata.get_str("general.architecture"),
             "parameters": parameters, "bytes": file.nbytes, "bits_per_weight": 8 * file.nbytes / parameters,

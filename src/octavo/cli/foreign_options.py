@@ -58,6 +58,8 @@ OPTIONS = (
            "--ctx --context --n-ctx --context-length --max-seq-len --max-seq-length"),
     Option("--threads -t", "N", "-t --threads", "num_thread", python="load(threads=)", also="--n-threads"),
     Option("--gpu-layers -ngl", "N", "-ngl --n-gpu-layers", "num_gpu", python="load(gpu_layers=)"),
+    Option("--tensor-parallel -tp", "N", vllm="--tensor-parallel-size", hugging_face="--num-shard",
+           python="load(tensor_parallel=)", also="--tp"),
     Option("--device", "NAME", "-dev --device", "", "--device", "--device", "load(device=)"),
     Option("--cache-type -ctk", "TYPE", "-ctk --cache-type-k", "OLLAMA_KV_CACHE_TYPE", "--kv-cache-dtype",
            python="load(cache_type=)", also="--kv --kv-cache-type"),
@@ -108,6 +110,9 @@ OF_SERVE = (
     Option("--embeddings", "", "--embedding --embeddings"),
     Option("--reasoning -rea", "on|off|auto", "-rea --reasoning --reasoning-budget"),
     Option("--chat-template-file", "FILE", "--chat-template-file"),
+    Option("--kv-events", "ADDRESS", vllm="--kv-events-endpoint"),
+    Option("--kv-events-replay", "ADDRESS", vllm="--kv-events-replay-endpoint"),
+    Option("--kv-events-topic", "TEXT"),
     Option("--chat-template-kwargs", "JSON", "--chat-template-kwargs", "", "--default-chat-template-kwargs"),
 )
 """Those that only `serve` has, with others' names for them."""
@@ -175,10 +180,12 @@ ANSWERED = {
     "-nkvo --no-kv-offload -kvu --kv-unified": "keys and values are where their layers are: --gpu-layers",
     "-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe --cpu-offload-gb --device-map": "--gpu-layers says how "
     "many layers are on the GPU",
-    "-sm --split-mode -ts --tensor-split -mg --main-gpu -tp --tensor-parallel-size -pp --pipeline-parallel-size "
-    "--num-shard --sharded": "a model runs on one GPU and the CPU; CUDA_VISIBLE_DEVICES says which GPU",
+    "-sm --split-mode -ts --tensor-split -mg --main-gpu -pp --pipeline-parallel-size --sharded": "a model runs on one "
+    "GPU and the CPU, and CUDA_VISIBLE_DEVICES says which GPU; --tensor-parallel divides it among processes",
     "--gpu-memory-utilization --cuda-memory-fraction --swap-space": "--kv-memory of `octavo serve` says how much the "
     "cache takes",
+    "--kv-events-config --enable-kv-cache-events --kv-events-publisher --kv-events-buffer-steps": "--kv-events ADDRESS "
+    "of `octavo serve` publishes them; --kv-events-replay and --kv-events-topic say more",
     "--override-kv --rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor": (
         "it is as the model's file says: leave it out"),
     "--dtype --torch-dtype -q --quantization --quantize --load-in-4bit --load-in-8bit": "weights are as they are "

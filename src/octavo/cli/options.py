@@ -45,6 +45,11 @@ Layers = Annotated[
           help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit (default: with --device "
           "auto what fits, with gpu all)."),
 ]
+TensorParallel = Annotated[
+    int,
+    place_option("--tensor-parallel", "-tp", metavar="N",
+                 help="N processes compute the model together, each with its part of the weights and of the cache."),
+]
 Lora = Annotated[
     list[str] | None,
     place_option(metavar="ADAPTER[=SCALE]",
@@ -64,6 +69,7 @@ class Place:
     device: Device = "auto"
     layers: Layers = None
     threads: Threads = None
+    tensor_parallel: TensorParallel = 1
     lora: Lora = None
 
     def given(self, offline: bool = False) -> dict[str, Any]:
@@ -72,7 +78,10 @@ class Place:
 
     def plain(self) -> dict[str, Any]:
         """The same of a model that neither an adapter nor a cache is for."""
-        return {"device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers)}
+        return {
+            "device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers),
+            "tensor_parallel": self.tensor_parallel,
+        }
 
 
 @dataclass

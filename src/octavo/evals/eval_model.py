@@ -37,13 +37,15 @@ def context_for(context: int | None, *models: str | os.PathLike[str], usual: int
 def open_subject(
     path: str | os.PathLike[str], context: int, *, device: str = "auto", threads: int | None = None,
     cache_type: CacheType = "f16", gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
-    fuse: bool = True, lora: Lora | None = None
+    fuse: bool = True, lora: Lora | None = None, tensor_parallel: int = 1,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
     The other arguments and what is raised are as of `octavo.load`.
     """
-    backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
+    backends, layers = backends_for(
+        device, threads, gpu_layers, attention=attention, tensor_parallel=tensor_parallel
+    )
     adapters = located(chosen(lora))
     file = open_generating(path)
     n_vocab = read_model(file).hparams.n_vocab

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -66,6 +66,11 @@ class QTensor:
         """Rows `part.start` to `part.stop`, counted through all axes but the last: uint8 [rows, bytes of a row]."""
         blocks = self.shape[-1] // self.format.block
         return self.blocks(slice(part.start * blocks, part.stop * blocks)).reshape(part.stop - part.start, -1)
+
+    def columns(self, rows: slice, spans: Sequence[tuple[int, int]]) -> U8:
+        """Of rows, as `rows` counts them, the blocks of some columns, which are whole blocks: uint8 [rows, bytes]."""
+        found, (block, size) = self.rows(rows), (self.format.block, self.format.block_bytes)
+        return np.concatenate([found[:, a // block * size : b // block * size] for a, b in spans], axis=1)
 
     def take(self, rows: AnyArray) -> U8:
         """The rows of a matrix with these numbers: uint8 [len(rows), bytes of a row]."""

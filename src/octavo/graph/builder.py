@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32
-from octavo.graph import choice_ops, fused_ops, state_ops  # noqa: F401  (register their ops)
+from octavo.graph import choice_ops, collective_ops, fused_ops, state_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 from octavo.graph.pointwise import POINTWISE

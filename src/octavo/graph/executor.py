@@ -30,6 +30,10 @@ INPUT_ALIGNMENT = 64
 INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 
 
+LeafKey = tuple[int, str, tuple[Dim, ...], Any]
+"""A leaf on a backend: its name, its shape, and which part of what has this name it is."""
+
+
 class _Leaves(NamedTuple):
     """The leaves of a plan: the value of each by backend and id, and `inputs`, `packed` and `host` of `Plan`."""
 
@@ -67,7 +71,7 @@ class Executor:
         needed = self._load_leaves({} if shares is None else shares._by_name())
         self._inputs = [b.allocate(max(n, INPUT_ALIGNMENT)) for b, n in zip(self.backends, needed, strict=True)]
 
-    def _load_leaves(self, loaded: Mapping[tuple[int, str, tuple[Dim, ...]], Any]) -> list[int]:
+    def _load_leaves(self, loaded: Mapping[LeafKey, Any]) -> list[int]:
         """Load each leaf on each backend that reads it, if it is not `loaded`; bytes of a step's inputs by backend."""
         input_bytes = [0] * len(self.backends)
         by_tensor: dict[tuple[int, int], Any] = {}
@@ -77,7 +81,7 @@ class Executor:
             key = where, id(leaf)
             if key in self._leaves:
                 continue
-            backend, name = self.backends[where], (where, leaf.name, leaf.shape)
+            backend, name = self.backends[where], _key(leaf, where)
             if name in loaded and leaf.op != "input" and not leaf.attrs.get("constant"):
                 self._leaves[key] = loaded[name]
             elif leaf.op == "weight":
@@ -98,9 +102,9 @@ class Executor:
                 input_bytes[where] += self._input_bytes(leaf, where, self.limits)
         return input_bytes
 
-    def _by_name(self) -> dict[tuple[int, str, tuple[Dim, ...]], Any]:
-        """Weights, caches and states by backend, name and shape."""
-        return {(where, leaf.name, leaf.shape): self._leaves[where, id(leaf)] for leaf, where in self._leaf_uses()}
+    def _by_name(self) -> dict[LeafKey, Any]:
+        """Weights, caches and states by backend, name, shape and part."""
+        return {_key(leaf, where): self._leaves[where, id(leaf)] for leaf, where in self._leaf_uses()}
 
     def _leaf_uses(self, graph: Graph | None = None) -> list[tuple[Node, int]]:
         """Each leaf with each backend that reads it, once a reader."""
@@ -161,12 +165,13 @@ class Executor:
     ) -> StepHandle:
         """Launch a step that makes the `wanted` outputs; where these are not on an AsyncBackend, it is done.
 
-        `fed` are values of the step before, by the name of the input, on AsyncBackends, whose first elements they take
-        the place of. Of such a value the elements at some places are taken, or all.
+        `fed` are tokens of a step before, by the name of the input, on AsyncBackends.
         """
         plan = self._fill(inputs, sizes, wanted)
         if fed:
-            for name, (source, places) in fed.items():
+            for name, (step_before, rows) in fed.items():
+                tokens, first = step_before.values[0][:, 1], list(rows) == list(range(len(rows)))
+                source, places = (tokens[: len(rows)], None) if first else (tokens, rows)
                 for backend, value in plan.inputs[name]:
                     cast(AsyncBackend, backend).copy(value, source, places)
         for step in plan.steps:
@@ -255,11 +260,11 @@ class Executor:
             calls.append((node, call))
             read.append((self.backends[source], arguments))
             values[b, id(node)] = out
-        outputs = {
-            i: (self.backends[where[id(o)]], values[where[id(o)], id(o)])
-            for i, o in enumerate(self.schedule.graph.outputs)
-            if (where[id(o)], id(o)) in values
-        }
+        outputs = {}
+        for i, output in enumerate(self.schedule.graph.outputs):
+            for o in (output, *(output.inputs if output.op == "all_gather" else ())):
+                if i not in outputs and (where[id(o)], id(o)) in values:
+                    outputs[i] = self.backends[where[id(o)]], values[where[id(o)], id(o)]
         wanted = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in graph.outputs)
         return Plan(
             tuple(calls), tuple(read), steps.finish(), leaves.inputs, leaves.packed, leaves.host, wanted, outputs
@@ -306,6 +311,10 @@ class Executor:
         buffer = self.schedule.buffers[id(node)]
         backend = self.backends[buffer.backend]
         return backend.view(self._memory[buffer.backend], buffer.offset, bind(node.shape, sizes), node.dtype)
+
+
+def _key(leaf: Node, where: int) -> LeafKey:
+    return where, leaf.name, leaf.shape, leaf.attrs.get("part")
 
 
 def _stored(weight: Node) -> int:

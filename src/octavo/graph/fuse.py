@@ -50,7 +50,8 @@ def replace(graph: Graph, replacements: Replacements) -> Graph:
 def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DType]) -> Graph:
     """The graph with a `quantize` node before each product whose backend wants its activations quantized.
 
-    Where a weight says what its activations are divided by, that is their scale, in place of one for each token.
+    Where a weight says what its activations are divided by, that is their scale, in place of one for each token. Where
+    several ranks have parts of an activation, they agree on its largest magnitude first.
     """
     quantized: dict[tuple[int, DType, float | None], Node] = {}
     replacements: dict[int, Node] = {}
@@ -66,7 +67,9 @@ def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DTyp
             wanted = cast(DType, STATIC[wanted])
         key = id(x), wanted, scale
         if key not in quantized:
-            quantized[key] = apply("quantize", x, format=wanted, static_scale=scale, label=x.name)
+            agreed = weight.attrs.get("agreed") and wanted in STATIC
+            largest = (apply("all_max", apply("largest_magnitude", x, label=x.name), label=x.name),) if agreed else ()
+            quantized[key] = apply("quantize", x, *largest, format=wanted, static_scale=scale, label=x.name)
         replacements[id(node)] = apply(node.op, weight, quantized[key], *rest, label=node.name)
     return replace(graph, replacements)
 

@@ -304,11 +304,14 @@ def weighted_sum(x: Node, weights: Node) -> tuple[Shape, DType]:
 
 
 @op
-def quantize(x: Node, *, format: DType) -> tuple[Shape, DType]:
+def quantize(x: Node, *largest: Node, format: DType) -> tuple[Shape, DType]:
     """x in an activation format: the numbers that a product with quantized activations sees.
 
-    Formats that are given a scale have it in `static_scale`, see `apply`.
+    Formats that are given a scale have it in `static_scale`, see `apply`. Of rows [..., K] that have values elsewhere
+    too `largest` [..., 1] is the largest magnitude, which a format with a scale for each row takes that from.
     """
+    fits = len(largest) <= 1 and all(n.shape == (*x.shape[:-1], 1) for n in largest)
+    require(fits and (not largest or format in STATIC), "quantize", "a magnitude for each row", x, *largest)
     return x.shape, format
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.graph.protocol import Backend, Binder, Call, MadeReady
-
-Fed = tuple[Any, Sequence[int] | None]
-"""A value of a step, and which of its elements are the first ones of an input; None for all."""
 
 Watch = Callable[[Node, Callable[[int], AnyArray]], None]
 """Is given a node before its call is made, and a function that reads its i-th input to the host."""
@@ -31,7 +28,8 @@ class Plan:
     packed     the same memory once more, see `Packed`
     host       parts of these arrays, by input
     outputs    what is wanted
-    made       all outputs of the graph that are made on the way, by number
+    made       all outputs of the graph that are made on the way, by number; of one that is gathered of several ranks'
+               parts, and is not, this rank's part
     """
 
     calls: tuple[tuple[Node, Call], ...]
@@ -61,12 +59,19 @@ class Plan:
 class StepHandle:
     """A launched step: its results where they are made, and `read`, which waits for them.
 
-    row  gives one row of an output of the graph, read or not, as it is now
+    row  gives one row of an output of the graph, read or not, as it is now, or this rank's part of it
     """
 
     values: tuple[Any, ...]
     read: Callable[[], list[AnyArray]]
     row: Callable[[int, int], AnyArray]
+
+
+class Fed(NamedTuple):
+    """Tokens that a launched step samples, column 1 of its first value: those of some rows, in this order."""
+
+    step: StepHandle
+    rows: Sequence[int]
 
 
 class Steps:

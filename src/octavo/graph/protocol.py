@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from octavo.formats import QTensor
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph.communicator import Communicator
 from octavo.graph.node import DType, Graph, Node, Sizes
 
 Call = Callable[[], None]
@@ -48,6 +49,8 @@ class Backend(Protocol):
     """Ops whose results it quantizes on their way out, where only a product reads them."""
     chooses: bool
     """Whether it finds the likeliest tokens faster than the host does with all logits."""
+    communicator: Communicator | None
+    """What it exchanges values with other ranks by; None where a model is not divided."""
 
     def supports(self, node: Node) -> tuple[bool, str]:
         """Whether it can run `node`, and if not, why."""

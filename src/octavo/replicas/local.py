@@ -73,11 +73,13 @@ class LocalLauncher:
         if os.name == "nt":
             raise UsageError("--replicas needs Linux or macOS: Windows hands no sockets to other processes")
         self._engine, self._server, self._step_timeout = engine, server, step_timeout
-        self._cards = [] if engine.device in ("cpu", "reference") else cards()
-        if self._cards and n > len(self._cards):
-            raise UsageError(f"--replicas is {n}, but each needs a card (allowed: up to {len(self._cards)}, or "
+        found, each = [] if engine.device in ("cpu", "reference") else cards(), engine.tensor_parallel
+        if found and n * each > len(found):
+            needs = "a card" if each == 1 else f"{each} cards"
+            raise UsageError(f"--replicas is {n}, but each needs {needs} (allowed: up to {len(found) // each}, or "
                              "--device cpu)")
-        if not self._cards:
+        self._cards = [",".join(found[i * each : (i + 1) * each]) for i in range(n)] if found else []
+        if not found:
             threads = max(1, cores() // n) if engine.threads is None else engine.threads
             self._engine = msgspec.structs.replace(engine, threads=threads, servers=n)
 

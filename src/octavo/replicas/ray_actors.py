@@ -91,12 +91,12 @@ class RayLauncher:
             raise BackendError(f"Ray can't be reached {where}: {str(error).strip().splitlines()[0]}") from None
         there = ray.cluster_resources()  # type: ignore[no-untyped-call, unused-ignore]
         gpus = 0 if engine.device in ("cpu", "reference") else int(there.get("GPU", 0))
-        kind, most = ("GPU", gpus) if gpus else ("CPU", int(there.get("CPU", 0)))
+        kind, most = ("GPU", gpus // engine.tensor_parallel) if gpus else ("CPU", int(there.get("CPU", 0)))
         if n > most:
             ray.shutdown()
-            raise UsageError(f"--replicas is {n} (allowed: up to {most}, as the Ray cluster has {most} of {kind})")
+            raise UsageError(f"--replicas is {n} (allowed: up to {most}, by what the Ray cluster has of {kind})")
         threads = engine.threads or max(1, most // n)
-        self._needs = {"num_gpus": 1} if gpus else {"num_cpus": threads}
+        self._needs = {"num_gpus": engine.tensor_parallel} if gpus else {"num_cpus": threads}
         if not gpus:
             engine = msgspec.structs.replace(engine, threads=threads, servers=n)
         level = logging.getLogger("octavo").getEffectiveLevel()

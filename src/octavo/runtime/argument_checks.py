@@ -17,6 +17,7 @@ KNOWN_AS = {
     "n_predict": "max_tokens", "num_predict": "max_tokens", "max_length": "max_tokens",
     "repetition_penalty": "repeat_penalty", "system_prompt": "system", "stop_strings": "stop",
     "stop_sequences": "stop", "random_seed": "seed", "top_logprobs": "logprobs", "n_probs": "logprobs",
+    "tensor_parallel_size": "tensor_parallel", "tp_size": "tensor_parallel", "num_shard": "tensor_parallel",
 }
 """What other programs call the arguments of `load` and `generate`."""
 

@@ -23,7 +23,7 @@ from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, 
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora")
+                "speculate", "deterministic", "attention", "lora", "tensor_parallel")
 
 
 def load(
@@ -41,6 +41,7 @@ def load(
     deterministic: bool = False,
     attention: Attention = "exact",
     lora: Lora | None = None,
+    tensor_parallel: int = 1,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -64,6 +65,8 @@ def load(
                    compute capability 9.0; layers that have no such kernel are exact
     lora           LoRA adapters that the model is changed by: a GGUF file, a PEFT folder or a name of the hub, or
                    several, or what each is multiplied by, as in {"adapter.gguf": 0.5}
+    tensor_parallel  how many processes of this machine compute the model together, each with its part of the weights
+                   and of the cache; they share `threads`
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -75,7 +78,9 @@ def load(
     adapters = located(chosen(lora))
     if speculate is not None:
         choice("speculate", speculate, get_args(Speculate))
-    backends, layers = backends_for(device, threads, gpu_layers, deterministic=deterministic, attention=attention)
+    backends, layers = backends_for(
+        device, threads, gpu_layers, deterministic=deterministic, attention=attention, tensor_parallel=tensor_parallel
+    )
     config = EngineConfig(
         n_ctx=n_ctx,
         cache_type=cache_type,
@@ -121,6 +126,7 @@ def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, 
                 file=file.path, field="tokenizer.ggml.tokens",
             )
         engine = _engine(architecture, backends, config)
+        engine.lora = lora
         engine.load()
         return Model(file, engine, tokenizer, lora)
     except BaseException:

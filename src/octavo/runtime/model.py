@@ -294,8 +294,9 @@ class Model:
         return recommended(self.file)
 
     def close(self) -> None:
-        """Close the model's file. From then on it answers nothing new."""
+        """Close the model's file, and end the processes of its other ranks. From then on it answers nothing new."""
         self._closed = True
+        self.engine.close()
         self.file.close()
 
     def __enter__(self) -> Self:

@@ -8,9 +8,8 @@ from collections.abc import Sequence as Seq
 import numpy as np
 
 from octavo.formats.spec import F32
-from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
-from octavo.graph.node import PAGE_SIZE, Node
+from octavo.graph.node import Node
 from octavo.graph.schedule import schedule
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.cache.window_pool import pages_for
@@ -44,15 +43,13 @@ class VectorSteps:
         def place(weight: Node) -> int:
             return where.get(weight.name, 0)
 
-        graph = engine.model.graph(
-            cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=engine.n_ctx, vectors=True,
-            window_pages=windows is not None,
-        )
+        graph = engine.graph_of(vectors=True, window_pages=windows is not None)
         sizes = {"tokens": tokens, "outputs": tokens, "sequences": self.texts, "boundaries": self.texts + 1}
         limits = {**engine.limits, **sizes}
         graph = lower(graph, backends, place, fused=config.fuse)
         planned = schedule(graph, backends, limits, place=place, quiet=True)
-        self._executor = Executor(planned, backends, limits, shares=engine.load())
+        engine.load()
+        self.executor = engine.executor_for(planned, limits)
 
     def computed(
         self, texts: Seq[Seq[int]], room: Callable[[], int], kept: Callable[[F32], F32] = whole
@@ -100,7 +97,7 @@ class VectorSteps:
     def _step(self, feeds: list[Feed]) -> list[F32]:
         engine = self.engine
         with engine.appending(feeds):
-            (rows,) = self._executor.run(*engine.batch(feeds))
+            (rows,) = self.executor.run(*engine.batch(feeds))
             if not np.isfinite(rows).all():
                 raise engine.not_finite()
         return np.split(rows, np.cumsum([feed.outputs for feed in feeds])[:-1])

@@ -35,6 +35,8 @@ WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/chat/completions", routes_openai.chat_completions),
     ("POST", "/completions", routes_openai.text_completions),
     ("POST", "/chat/completions/input_tokens", routes_openai.count_tokens),
+    ("POST", "/chat/completions/render", routes_openai.render_chat),
+    ("POST", "/completions/render", routes_openai.render_texts),
     ("POST", "/responses", responses.responses),
     ("POST", "/responses/input_tokens", responses.count_tokens),
     ("POST", "/embeddings", routes_openai.embeddings),

@@ -11,6 +11,32 @@ import msgspec
 from octavo.server.http.tls import Certificate
 
 
+class KVEvents(msgspec.Struct, frozen=True):
+    """Where an engine tells which pages its prefix cache has, see `octavo.server.kv_events`.
+
+    endpoint, replay  addresses of ZeroMQ's, for events and for events once more; no replay: None
+    topic             of the messages
+    rank              of the engine, told with each batch
+    """
+
+    endpoint: str
+    replay: str | None = None
+    topic: str = ""
+    rank: int = 0
+
+    def of_rank(self, rank: int) -> KVEvents:
+        """Those of another engine on the same machine: ports are as many higher, as vLLM's are."""
+        replay = None if self.replay is None else _of_rank(self.replay, rank)
+        return KVEvents(_of_rank(self.endpoint, rank), replay, self.topic, rank)
+
+
+def _of_rank(address: str, rank: int) -> str:
+    if not address.startswith("tcp://"):
+        return f"{address}.{rank}" if rank else address
+    place, _, port = address.rpartition(":")
+    return f"{place}:{int(port) + rank}"
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """See `octavo.load`, whose arguments these are.
 
@@ -23,6 +49,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     deterministic  the text of a reply does not depend on what else is computed, on a GPU too
     lora        paths of adapters, with what each is multiplied by
     servers     that share this machine's memory, if `kv_memory` is None
+    kv_events   tell routers which pages the prefix cache has
     """
 
     path: str
@@ -40,6 +67,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     attention: Literal["exact", "int8", "fp8"] = "exact"
     lora: tuple[tuple[str, float], ...] = ()
     servers: int = 1
+    tensor_parallel: int = 1
+    kv_events: KVEvents | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from octavo.backends.collectives import collective_call
 from octavo.backends.cores import cores
 from octavo.backends.cpu.device.large_pages import Arena, zeroed
 from octavo.backends.cpu.kernel_limits import problem
@@ -18,14 +19,17 @@ from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
+from octavo.graph.collective_ops import COLLECTIVES
+from octavo.graph.communicator import Communicator
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
 from octavo.graph.pointwise import POINTWISE
+from octavo.graph.protocol import Call
 from octavo.jit.parallel_compile import compile_together
 from octavo.jit.prepare import prepare
 
 if TYPE_CHECKING:
-    from octavo.jit.program import KernelCall, Program
+    from octavo.jit.program import KernelCall
 
 INT8_KINDS, FP8_KINDS = ("int8_token", "int8_static"), ("fp8_token", "fp8_static")
 DTYPES = {
@@ -38,7 +42,8 @@ QUANTIZES = frozenset({"rms_norm", *(op.name for op in POINTWISE.values() if op.
 class CpuBackend(HostMemory):
     """Runs graphs on the CPU. Raises BackendError where Numba or its OpenMP layer is missing.
 
-    `later`: Numba is imported, which takes a third of a second, only when a node is to run here.
+    `communicator` is for graphs of one of several ranks. `later`: Numba is imported, which takes a third of a second,
+    only when a node is to run here.
     """
 
     name = "cpu"
@@ -46,8 +51,10 @@ class CpuBackend(HostMemory):
     quantizes = QUANTIZES
     chooses = True
 
-    def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
-        self.threads = threads or cores()
+    def __init__(
+        self, *, threads: int | None = None, later: bool = False, communicator: Communicator | None = None
+    ) -> None:
+        self.threads, self.communicator = threads or cores(), communicator
         self._arena = Arena()
         if not later:
             _ = self._binders
@@ -60,6 +67,8 @@ class CpuBackend(HostMemory):
         return binders
 
     def supports(self, node: Node) -> tuple[bool, str]:
+        if node.op in COLLECTIVES:
+            return (True, "") if self.communicator is not None else (False, "made without a communicator")
         if self._binders.binder_of(node.op) is None and node.op not in VIEWS and node.op != "copy":
             return False, f"no kernel for {node.op}"
         if why := problem(node):
@@ -158,24 +167,38 @@ class CpuBackend(HostMemory):
 
 
 class CpuBinder:
-    """Kernel calls of one plan, and the memory that they share."""
+    """Kernel calls of one plan, and the memory that they share; between them, calls of the communicator."""
 
     def __init__(self, backend: CpuBackend) -> None:
         self._backend = backend
         self._calls: list[KernelCall] = []
+        self._done: list[Call] = []
         self._shared = PlanMemory()
 
-    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Program:
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.jit.program import Program
 
+        if node.op in COLLECTIVES:
+            self._end_program()
+            self._done.append(collective_call(node, inputs, out, self._backend.communicator))
+            return self._done[-1]
         calls = self._backend.kernel_calls(node, inputs, out, self._shared)
         self._calls += calls
         return Program(calls, self._backend.threads)
 
-    def finish(self) -> list[Program]:
+    def finish(self) -> list[Call]:
         from octavo.jit.program import Program
 
-        calls, self._calls = self._calls, []
+        self._end_program()
+        done, self._done = self._done, []
+        calls = [call for program in done if isinstance(program, Program) for call in program.calls]
         wanted = [call.kernel for call in calls]
         compile_together([*wanted, *(k for call in calls for k in call.other_kernels())], self._backend.threads)
-        return [Program(calls, self._backend.threads)]
+        return done
+
+    def _end_program(self) -> None:
+        from octavo.jit.program import Program
+
+        if self._calls:
+            self._done.append(Program(self._calls, self._backend.threads))
+            self._calls = []

@@ -10,12 +10,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from octavo.backends.collectives import collective_call
 from octavo.backends.host_memory import HostMemory
 from octavo.backends.reference import ops
 from octavo.errors import BackendError
 from octavo.formats import QTensor, dequantize
 from octavo.formats.cache_formats import CACHE_FORMATS, CacheFormat
 from octavo.formats.spec import F32, U8, AnyArray
+from octavo.graph.collective_ops import COLLECTIVES
+from octavo.graph.communicator import Communicator
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Call
 
@@ -30,6 +33,7 @@ DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64
 class ReferenceBackend(HostMemory):
     """Runs every op. Quantized activations are held as the float32 numbers that they stand for.
 
+    `communicator` is for graphs of one of several ranks.
     `fusions`, `quantizes` and `quantize_activations` are for running fused and quantized graphs by definition too.
     """
 
@@ -38,10 +42,11 @@ class ReferenceBackend(HostMemory):
 
     def __init__(
         self, *, threads: int | None = None, fusions: Collection[str] = (), quantizes: Collection[str] = (),
-        quantize_activations: bool = False,
+        quantize_activations: bool = False, communicator: Communicator | None = None,
     ) -> None:
         self.fusions, self.quantizes = frozenset(fusions), frozenset(quantizes)
         self._quantize = quantize_activations
+        self.communicator = communicator
         self._kept = 0
         if threads is not None:
             from threadpoolctl import threadpool_limits
@@ -49,6 +54,8 @@ class ReferenceBackend(HostMemory):
             threadpool_limits(threads)
 
     def supports(self, node: Node) -> tuple[bool, str]:
+        if node.op in COLLECTIVES:
+            return (True, "") if self.communicator is not None else (False, "made without a communicator")
         return (True, "") if hasattr(ops, node.op) else (False, f"{node.op} is not defined")
 
     def activation(self, weight: QTensor, op: str) -> DType:
@@ -95,16 +102,20 @@ class ReferenceBackend(HostMemory):
         return array
 
     def begin_plan(self, graph: Graph) -> ReferenceBinder:
-        return ReferenceBinder()
+        return ReferenceBinder(self.communicator)
 
 
 class ReferenceBinder:
     """A call is an op, and its result copied to where it belongs."""
 
-    def __init__(self) -> None:
+    def __init__(self, communicator: Communicator | None = None) -> None:
+        self._communicator = communicator
         self._calls: list[Call] = []
 
     def bind(self, node: Node, inputs: Sequence[Any], out: AnyArray) -> Call:
+        if node.op in COLLECTIVES:
+            self._calls.append(collective_call(node, inputs, out, self._communicator))
+            return self._calls[-1]
         function, attrs = getattr(ops, node.op), dict(node.attrs)
         scale = attrs.pop("static_scale", None) if node.quantizes else None
 

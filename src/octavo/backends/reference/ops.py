@@ -165,6 +165,20 @@ def top_candidates(x: F32, *, k: int) -> AnyArray:
     return np.concatenate([bad, ids, gather(x, ids).view(np.int32)], axis=1)
 
 
+def merge_candidates(x: AnyArray, *, k: int, firsts: tuple[int, ...]) -> AnyArray:
+    parts = x.reshape(len(x), len(firsts), 1 + 2 * k)
+    places = (parts[..., 1 : 1 + k] + np.array(firsts, np.int32)[:, None]).reshape(len(x), -1)
+    values = np.ascontiguousarray(parts[..., 1 + k :]).view(np.float32).reshape(len(x), -1)
+    best = np.argsort(-values, axis=1, kind="stable")[:, :k]
+    found = (np.take_along_axis(each, best, axis=1) for each in (places, values.view(np.int32)))
+    return np.concatenate([parts[..., 0].sum(axis=1, keepdims=True, dtype=np.int32), *found], axis=1)
+
+
+def local_places(places: AnyArray, *, first: int, count: int) -> AnyArray:
+    rows, columns = places[:, 0], places[:, 1] - first
+    return np.stack([np.where((columns >= 0) & (columns < count), rows, -1), columns], axis=1).astype(np.int32)
+
+
 def draw(found: AnyArray, settings: AnyArray) -> AnyArray:
     k = found.shape[1] // 2
     places, values = found[:, 1 : 1 + k], np.ascontiguousarray(found[:, 1 + k :]).view(np.float32)
@@ -252,8 +266,14 @@ def weighted_sum(x: F32, weights: F32) -> F32:
     return np.einsum("tkn,t...k->t...n", x, weights)
 
 
-def quantize(x: F32, *, format: str, static_scale: float | None = None) -> F32:
+def largest_magnitude(x: F32) -> F32:
+    return np.abs(x).max(axis=-1, keepdims=True)
+
+
+def quantize(x: F32, *largest: F32, format: str, static_scale: float | None = None) -> F32:
     kind = activation(format)
+    if largest:
+        return quantize(np.concatenate([x, *largest], axis=-1), format=format)[..., :-1]
     if static_scale is not None:
         assert kind.given is not None
         return kind.given(x, static_scale).dequantize()

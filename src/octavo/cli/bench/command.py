@@ -80,7 +80,7 @@ def model(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
         device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),
-        lora=tuple(adapters(where.lora, offline).items()),
+        lora=tuple(adapters(where.lora, offline).items()), tensor_parallel=where.tensor_parallel,
         command=shortened(["octavo", *sys.argv[1:]]),
     )
     if output is not None and not os.path.isdir(output):

@@ -87,14 +87,14 @@ def _command(file: GGUFFile) -> str:
     return command_for(read_model(file))
 
 
-def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str) -> Engine:
-    """The engine that `run` would have, with no weight loaded."""
+def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str, ranks: int = 1) -> Engine:
+    """The engine that `run` would have, or rank 0 of it, with no weight loaded."""
     from octavo.models import read_model
     from octavo.runtime import Engine, EngineConfig
     from octavo.runtime.engine.placement import backends_for
     from octavo.runtime.text_embedding import embedding_engine, is_embedding_model
 
-    backends, layers = backends_for(device)
+    backends, layers = backends_for(device, tensor_parallel=ranks)
     if is_embedding_model(read_model(file)):
         return embedding_engine(read_model(file), backends, n_ctx=n_ctx, gpu_layers=layers)
     return Engine(read_model(file), backends, EngineConfig(n_ctx=n_ctx, cache_type=cache_type, gpu_layers=layers))

@@ -16,7 +16,7 @@ from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
 from octavo.cli.options import Context, Where, gpu_layers
 from octavo.cli.serve.defaults import Defaults
-from octavo.errors import INSTALL_BASE, OctavoError, UsageError
+from octavo.errors import INSTALL_BASE, INSTALL_EVENTS, OctavoError, UsageError
 
 if TYPE_CHECKING:
     import socket
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from octavo.replicas.pool import Launcher
     from octavo.runtime.lora_adapters import Chosen
     from octavo.server.engine.launch import Launched
-    from octavo.server.serve_options import EngineOptions, ServerOptions
+    from octavo.server.serve_options import EngineOptions, KVEvents, ServerOptions
 
 ACCESS = "Network and access"
 access_option = partial(typer.Option, rich_help_panel=ACCESS)
 limit_option = partial(typer.Option, rich_help_panel="Limits and speed")
 replica_option = partial(typer.Option, rich_help_panel="Replicas")
+router_option = partial(typer.Option, rich_help_panel="Routers")
 NEEDED = ("starlette", "uvicorn", "pydantic", "msgspec", "llguidance", "prometheus_client")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
+ENDPOINT = re.compile(r"tcp://(?:\*|[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})|ipc://.+")
 HOST, ORIGIN = re.compile(r"\*|[^/:\s]+"), re.compile(r"\*|null|[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+")
 
 
@@ -130,24 +132,69 @@ class Replicas:
     ] = None
 
 
+@dataclass
+class Routers:
+    """What routers in front of several servers are told."""
+
+    kv_events: Annotated[
+        str | None,
+        router_option(metavar="ADDRESS", help="Publish which pages the prefix cache has, as vLLM does: tcp://*:5557."),
+    ] = None
+    replay: Annotated[
+        str | None,
+        router_option("--kv-events-replay", metavar="ADDRESS", help="Publish missed KV events again: tcp://*:5558."),
+    ] = None
+    topic: Annotated[
+        str, router_option("--kv-events-topic", metavar="TEXT", help="The topic of KV events, e.g. kv@POD@MODEL.")
+    ] = ""
+
+    def options(self) -> KVEvents | None:
+        """Raises UsageError for what is not an address, OctavoError without pyzmq."""
+        from importlib.util import find_spec
+
+        from octavo.server.serve_options import KVEvents
+
+        if self.kv_events is None:
+            if self.replay is not None or self.topic:
+                raise UsageError("--kv-events-replay and --kv-events-topic need --kv-events")
+            return None
+        for option, address in (("--kv-events", self.kv_events), ("--kv-events-replay", self.replay)):
+            found = None if address is None else ENDPOINT.fullmatch(address)
+            if address is not None and (found is None or not 0 < int(found["port"] or 1) < 1 << 16):
+                allowed = "tcp://*:5557, tcp://HOST:PORT or ipc://PATH"
+                raise UsageError(f"{option} is {address!r} (allowed: an address of ZeroMQ's, as {allowed})")
+        if self.kv_events == self.replay:
+            raise UsageError(f"--kv-events and --kv-events-replay are both {self.replay} (allowed: two addresses)")
+        if find_spec("zmq") is None:
+            raise OctavoError(f"--kv-events needs pyzmq: zmq is not installed ({INSTALL_EVENTS})")
+        return KVEvents(self.kv_events, self.replay, self.topic)
+
+
 def serve(
     model: ModelName, *, access: Access, ctx: Context = None, defaults: Defaults, where: Where, limits: ServerLimits,
-    replicas: Replicas, offline: Offline = False,
+    replicas: Replicas, routers: Routers, offline: Offline = False,
 ) -> None:
     """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""
     from contextlib import closing, nullcontext
 
     require_packages("serving")
+    from msgspec.structs import replace
+
     from octavo.server.engine.launch import launch
 
     if replicas.ray_address is not None and replicas.replicas is None:
         raise UsageError("--ray-address needs --replicas")
+    if routers.kv_events is not None and replicas.replicas is not None:
+        raise UsageError("--kv-events is for routers in front of single servers: replicas have a front that routes")
     launched = launch() if replicas.replicas is None else None
     with closing(launched) if launched is not None else nullcontext():
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
         engine, options = (
-            engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
+            replace(
+                engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
+                kv_events=routers.options(),
+            ),
             _server_options(path, access, defaults, limits, lora),
         )
         step_timeout = limits.step_timeout or float("inf")
@@ -178,7 +225,7 @@ def engine_options(
         gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=itl_target,
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
-        lora=lora,
+        lora=lora, tensor_parallel=where.tensor_parallel,
     )
 
 

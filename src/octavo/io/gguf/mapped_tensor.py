@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,7 @@ class FileQTensor(DeferredQTensor):
 
         super().__init__(format, shape, whole, name)
         object.__setattr__(self, "_part", partial(_read, file, offset, field))
+        object.__setattr__(self, "_strided", partial(_read_strided, file, offset, field))
 
     def stored(self) -> QTensor:
         return self
@@ -36,6 +38,12 @@ class FileQTensor(DeferredQTensor):
         data: U8 = self._part(part.start * size, (part.stop - part.start) * size)  # type: ignore[attr-defined]
         return data.reshape(-1, size)
 
+    def columns(self, rows: slice, spans: Sequence[tuple[int, int]]) -> U8:
+        row, block, size = self.format.row_bytes(self.shape[-1]), self.format.block, self.format.block_bytes
+        at = [(a // block * size, b // block * size) for a, b in spans]
+        data: U8 = self._strided(rows, row, at)  # type: ignore[attr-defined]
+        return data
+
     def take(self, rows: AnyArray) -> U8:
         taken = [self.rows(slice(row, row + 1)) for row in map(int, rows)]
         return np.concatenate(taken) if taken else np.empty((0, self.format.row_bytes(self.shape[-1])), np.uint8)
@@ -43,3 +51,16 @@ class FileQTensor(DeferredQTensor):
 
 def _read(file: OpenFile, offset: int, field: str, start: int, n: int) -> U8:
     return file.array(offset + start, n, field)
+
+
+def _read_strided(
+    file: OpenFile, offset: int, field: str, rows: slice, row_bytes: int, spans: Sequence[tuple[int, int]]
+) -> U8:
+    """Of each row the bytes of some spans; nothing between them is read."""
+    data = np.empty((rows.stop - rows.start, sum(b - a for a, b in spans)), np.uint8)
+    for i, row in enumerate(range(rows.start, rows.stop)):
+        into, at = data[i].data, 0
+        for a, b in spans:
+            file.fill(into[at : at + b - a], offset + row * row_bytes + a, field)
+            at += b - a
+    return data

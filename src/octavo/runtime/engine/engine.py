@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
 from functools import partial
 from weakref import finalize
 
@@ -17,6 +18,7 @@ from octavo.errors import (
     HostMemoryError,
     ModelError,
     NonFiniteError,
+    RankError,
     UsageError,
 )
 from octavo.formats.spec import F32, AnyArray
@@ -25,6 +27,7 @@ from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Fed, Plan, StepHandle, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
+from octavo.graph.shard import shard
 from octavo.models import ModelSpec
 from octavo.runtime.argument_checks import integer
 from octavo.runtime.cache.page_pool import PagePool, Sequence
@@ -47,6 +50,10 @@ from octavo.runtime.engine.engine_limits import cache_pages, context_of, require
 from octavo.runtime.engine.memory_plan import require_memory
 from octavo.runtime.engine.placement import Placement
 from octavo.runtime.engine.thread import EngineThread, Pieces
+from octavo.runtime.lora_adapters import Chosen
+from octavo.runtime.parallel.group import group_of
+from octavo.runtime.parallel.leading import FIRST, VECTORS, LeadingExecutor, collectives_of
+from octavo.runtime.parallel.messages import Vectors
 from octavo.runtime.sampling.draw import DeviceDraws
 from octavo.runtime.sampling.processors import DeviceAdjustments
 from octavo.runtime.sampling.top_k import DRAWN, LOGITS
@@ -71,6 +78,11 @@ class Engine:
     ) -> None:
         self.model, self.backends = model, tuple(backends)
         self.config = config or EngineConfig()
+        communicator = backends[0].communicator
+        self.rank, self.ranks = (0, 1) if communicator is None else (communicator.rank, communicator.ranks)
+        self._group = group_of(communicator)
+        self.lora: Chosen = ()
+        """The adapters that the model has, for other ranks to read."""
         self.n_ctx = context_of(model, self.config.n_ctx)
         self._require_config()
         self.thread = EngineThread()
@@ -104,18 +116,44 @@ class Engine:
     def _open_cache(self) -> Graph:
         """Make the pools of pages and of slots for states, and the graph that reads them."""
         config = self.config
-        graph, windows = self._with_windows(partial(
-            self.model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx,
-            vectors=config.embeds,
-        ))
+        graph, windows = self._with_windows(partial(self.graph_of, vectors=config.embeds))
         states = StatePool(slots_for(config.max_sequences)) if any(graph.leaves("state")) else None
-        pages = cache_pages(graph, config, self._max_pages, windows, states)
+        pages = cache_pages(graph, config, self._max_pages, windows, states, self.ranks)
         self.pool = PagePool(pages, windows, states)
         self.pool.copier.copy_with(self._copy_page)
         if states is not None:
             states.copier.copy_with(self._copy_state)
         self.prefixes = PrefixTree(self.pool)
         return graph
+
+    def graph_of(self, *, vectors: bool, window_pages: bool = False) -> Graph:
+        """The model's graph as this rank computes it; see `ModelSpec.graph`."""
+        graph = self.model.graph(
+            cache_type=self.config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=vectors,
+            window_pages=window_pages,
+        )
+        return shard(graph, self.rank, self.ranks)
+
+    def executor_for(self, planned: Schedule, limits: Sizes, outputs: Seq[int] | None = None) -> Executor:
+        """An executor, which the other ranks have as well if there are any; the first is the engine's, the second that
+        for vectors of tokens, which has the same weights and caches."""
+        shares = self._executor
+        if self._group is None:
+            return Executor(planned, self.backends, limits, outputs, shares)
+        make = partial(LeadingExecutor, self._group, FIRST if shares is None else VECTORS)
+        if shares is not None:
+            with self._group.together(Vectors()):
+                return make(planned, self.backends, limits, outputs, shares)
+        config = {f.name: getattr(self.config, f.name) for f in fields(self.config)}
+        config |= {"n_ctx": self.n_ctx, "n_pages": self.pool.n_pages, "kv_memory": None, "gpu_layers": "all"}
+        self._group.start(self.model.file.path, self.lora, config)
+        try:
+            executor = make(planned, self.backends, limits, outputs)
+            self._group.wait_until_ready(collectives_of(planned.graph))
+        except BaseException:
+            self.close()
+            raise
+        return executor
 
     def _schedule(self, graph: Graph, place: Place | None) -> None:
         """Give the nodes of a graph to backends, and see what steps can do then."""
@@ -219,10 +257,20 @@ class Engine:
 
     def require_memory(self) -> None:
         """Raise HostMemoryError, saying what would fit, unless the system's memory holds the model; reads no weight."""
-        require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config)
+        require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config, self.ranks)
+
+    def call_on_rank_failure(self, tell: Callable[[RankError], None]) -> None:
+        """Call `tell`, from another thread, when one of the other ranks ends by itself; there may be none."""
+        if self._group is not None:
+            self._group.call_on_failure(tell)
+
+    def close(self) -> None:
+        """End the other ranks, if there are any."""
+        if self._group is not None:
+            self._group.close()
 
     def _loaded(self) -> Executor:
-        executor = Executor(self.schedule, self.backends, self.limits, outputs=(LOGITS,))
+        executor = self.executor_for(self.schedule, self.limits, (LOGITS,))
         executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2}).make_ready()
         return executor
 
@@ -256,8 +304,8 @@ class Engine:
     ) -> StepHandle:
         """Launch a step that makes some outputs of `top_k`; the sequences get pages, but not yet their tokens.
 
-        `fed` are tokens on the device to take in place of the first ones of `feeds`, all of them or those of some
-        places; `more` is for outputs CHANGED and DRAWN.
+        `fed` are tokens on the device to take in place of the first ones of `feeds`; `more` is for outputs CHANGED and
+        DRAWN.
         """
         if check:
             self._check(feeds)

@@ -55,19 +55,21 @@ def require_heads(cache_type: CacheType, dim: int) -> None:
 
 
 def cache_pages(
-    graph: Graph, config: EngineConfig, max_pages: int, windows: WindowPool | None, states: StatePool | None
+    graph: Graph, config: EngineConfig, max_pages: int, windows: WindowPool | None, states: StatePool | None,
+    ranks: int = 1,
 ) -> int:
     """Pages of the cache. Raises UsageError where `kv_memory` holds none.
 
     max_pages  pages of the longest sequence
+    ranks      that share `kv_memory`
     """
     if config.kv_memory is None:
         return config.n_pages or max_pages * config.max_sequences
     of_page = page_bytes(graph)
     others = page_bytes(graph, "window_rows") * windows.n_pages if windows is not None else 0
     others += state_bytes(graph) * states.n_slots if states is not None else 0
-    integer("kv_memory", config.kv_memory, of_page + others)
-    return (config.kv_memory - others) // of_page if of_page else max_pages * config.max_sequences
+    integer("kv_memory", config.kv_memory, (of_page + others) * ranks)
+    return (config.kv_memory // ranks - others) // of_page if of_page else max_pages * config.max_sequences
 
 
 def step_limits(config: EngineConfig, pool: PagePool, max_pages: int, *, pads: bool) -> Sizes:

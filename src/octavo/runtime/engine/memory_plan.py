@@ -25,11 +25,13 @@ Q8_0_SHARE = 34 / 64
 
 
 def require_memory(
-    schedule: Schedule, backends: Sequence[Backend], limits: Sizes, n_ctx: int, config: EngineConfig
+    schedule: Schedule, backends: Sequence[Backend], limits: Sizes, n_ctx: int, config: EngineConfig,
+    ranks: int = 1,
 ) -> None:
     """Raise HostMemoryError, saying what would fit, unless weights, full caches and values fit the system's memory.
 
-    A model that needs swap is let through with a warning. Where the system does not tell what is free, all fits.
+    There are `ranks` that need as much. A model that needs swap is let through with a warning. Where the system does
+    not tell what is free, all fits.
     """
     found = room()
     if found is None:
@@ -41,6 +43,7 @@ def require_memory(
             weights += backend.weight_bytes(nodes)
             caches += backend.cache_bytes(nodes, limits)
             values += schedule.memory[i]
+    weights, caches, values = weights * ranks, caches * ranks, values * ranks
     needed = weights + caches + values
     if needed <= found.free:
         return

@@ -11,14 +11,18 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from octavo.backends import one_name, select
+from octavo.backends import concrete, one_name, select
+from octavo.backends.cores import cores, threads_of
 from octavo.errors import BackendError, UsageError
+from octavo.graph.communicator import Communicator
 from octavo.graph.low_rank import EMBEDDING, OF_A, OF_B, OUTPUT
 from octavo.graph.lower import lower
 from octavo.graph.names import split_layer
 from octavo.graph.node import Attention, Graph, Node, Sizes
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.graph.schedule import Place, Schedule, assign, schedule, with_fallbacks_told
+from octavo.runtime.argument_checks import integer
+from octavo.runtime.parallel.group import RankGroup
 from octavo.runtime.sampling.top_k import finder, with_candidates
 
 log = logging.getLogger("octavo")
@@ -27,6 +31,7 @@ GpuLayers = int | Literal["all", "auto"]
 """How many of the last layers are on the first backend: a number (more than there are: all), all, or what fits (-1)."""
 
 GIB = 1 << 30
+MOST_RANKS = 64
 
 
 def backends_for(
@@ -36,14 +41,31 @@ def backends_for(
     *,
     deterministic: bool = False,
     attention: Attention = "exact",
+    tensor_parallel: int = 1,
+    communicator: Communicator | None = None,
 ) -> tuple[list[Backend], GpuLayers]:
     """The backends for a device, and how many layers the first is to have.
 
     Without `gpu_layers` that is all of them, but on a GPU that "auto" found what fits. 0 layers need no GPU. Where
     "auto" finds none, others than 0 run on the CPU, which a warning tells of. `deterministic` and `attention` are as of
-    `octavo.backends.select`. Raises what that raises, and UsageError for layers on a device that is not a GPU.
+    `octavo.backends.select`. With `tensor_parallel` they are those of rank 0 of that many; `communicator` is
+    that of another one. Raises what that raises, and UsageError for layers on a device that is not a GPU.
     """
     device = one_name(device)
+    if tensor_parallel != 1:
+        integer("tensor_parallel", tensor_parallel, 1, MOST_RANKS)
+        if gpu_layers is not None:
+            problem = f"tensor_parallel is {tensor_parallel}, beside gpu_layers {gpu_layers} (allowed: one of them)"
+            raise UsageError(problem, argument="tensor_parallel")
+        threads = max(1, (cores() if threads is None else threads_of(threads)) // tensor_parallel)
+        group = RankGroup(
+            tensor_parallel, device=concrete(device), threads=threads, deterministic=deterministic, attention=attention
+        )
+        communicator = group.communicator
+    if communicator is not None:
+        return select(
+            device, threads, deterministic=deterministic, attention=attention, communicator=communicator
+        ), "all"
     if gpu_layers == -1:
         gpu_layers = None if device in ("cpu", "reference") else "auto"
     if gpu_layers is None:

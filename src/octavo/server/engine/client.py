@@ -115,6 +115,7 @@ class EngineClient:
     state     "loading", "ready" or "dead"; `failure` says why it is dead, `wrong_argument` which argument is wrong
     info      what is loaded; None before the first time that it is
     answers   there was a sign of life lately
+    stalled   replies are under way, and no step ended for long
     stats     the engine's counts after its last step; none of an engine that has ended
     restarts  times that the engine was started again
     """
@@ -124,7 +125,7 @@ class EngineClient:
         self.failure: str | None = None
         self.wrong_argument: str | None = None
         self.info: Info | None = None
-        self.answers = True
+        self.answers, self.stalled = True, False
         self.stats = NO_STATS
         self.restarts = 0
         self.on_step: Callable[[StepOutputs], None] = lambda step: None
@@ -135,8 +136,8 @@ class EngineClient:
 
     @property
     def up(self) -> bool:
-        """Whether there is an engine, and it answers."""
-        return self.state == "ready" and self.answers
+        """Whether there is an engine that answers and gets on."""
+        return self.state == "ready" and self.answers and not self.stalled
 
     @property
     def under_way(self) -> int:

@@ -24,7 +24,7 @@ def load_model(options: EngineOptions) -> Model:
     wanted = options.gpu_layers
     backends, layers = backends_for(
         options.device, options.threads, wanted,  # type: ignore[arg-type]
-        deterministic=options.deterministic, attention=options.attention,
+        deterministic=options.deterministic, attention=options.attention, tensor_parallel=options.tensor_parallel,
     )
     file = open_model_file(resolve(options.path))
     spec = read_model(file)

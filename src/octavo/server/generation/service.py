@@ -69,7 +69,7 @@ class Service:
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
-        self.metrics, self.bodies = Metrics(client), Bodies()
+        self.metrics, self.bodies = Metrics(client, options.name), Bodies()
         self._tokens_under_way = self.compiling = 0
 
     async def in_grammar_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -102,11 +102,13 @@ class Service:
         if self.draining:
             return ending()
         if self.client.state == "loading":
-            return unavailable("Loading model")
+            return unavailable("Loading model", code="loading")
         if self.client.state == "dead":
-            return unavailable(f"The engine ended and is being restarted: {self.client.failure}")
+            return unavailable(f"The engine ended and is being restarted: {self.client.failure}", code="engine_dead")
         if not self.client.answers:
-            return unavailable("The engine does not answer")
+            return unavailable("The engine does not answer", code="engine_silent")
+        if self.client.stalled:
+            return unavailable("The engine ends no step, though replies are under way", code="engine_stalled")
         return None
 
     def admit(self, replies: int, tokens: int, *, again: bool = False) -> None:

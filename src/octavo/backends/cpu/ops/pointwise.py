@@ -66,6 +66,11 @@ def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -
     return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=out.shape[1], **numbers)]
 
 
+@binds("largest_magnitude")
+def _largest_magnitude(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
+    return [rows_call(elementwise.largest_magnitude_kernel(), out, inputs[0], k=inputs[0].shape[1])]
+
+
 @binds("as_large_as")
 def _as_large_as(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, like = inputs

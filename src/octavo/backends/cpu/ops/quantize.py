@@ -25,9 +25,10 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemor
     x, *other = inputs
     tokens, k = x.shape
     scale = node.static_scale
+    least = other[0] if node.op == "quantize" and other else 0
     if node.dtype in ("fp8_token", "fp8_static"):
         kernel = round_fp8_kernel(scale is not None)
-        return [KernelCall(kernel, tokens, out=out, k=k, x=x, x_stride=stride(x), given=scale or 0.0)]
+        return [KernelCall(kernel, tokens, out=out, k=k, x=x, x_stride=stride(x), given=scale or 0.0, least=least)]
     source = "values"
     more: dict[str, Any] = {"other": 0, "other_stride": 0, "eps": 0.0}
     if node.op == "rms_norm":
@@ -36,7 +37,7 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemor
         source = POINTWISE[node.op].version
         more |= {"other": other[0], "other_stride": stride(other[0])} if other else {}
     if isinstance(out, Int8Tokens):
-        return [quantize_tokens(out, x, source, scale, **more)]
+        return [quantize_tokens(out, x, source, scale, least, **more)]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
     return [KernelCall(
         quantize.quantize_kernel(source, TILES[0]), tiles * chunks,

@@ -34,6 +34,18 @@ def _top_candidates(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Pl
     ]
 
 
+@binds("merge_candidates")
+def _merge_candidates(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
+    firsts = np.array(node.attrs["firsts"], np.int32)
+    kernel = choice.merge_ranks_kernel(node.attrs["k"])
+    return [rows_call(kernel, out, inputs[0], firsts=firsts, parts=len(firsts))]
+
+
+@binds("local_places")
+def _local_places(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
+    return [KernelCall(choice.local_places_kernel(), len(out), y=out, places=inputs[0], **node.attrs)]
+
+
 @binds("log_sum_exp")
 def _log_sum_exp(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     return [rows_call(choice.log_sum_exp_kernel(), out, inputs[0], k=inputs[0].shape[1])]
@@ -50,5 +62,5 @@ def _mask(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) 
     x, rows, masks = inputs
     return [KernelCall(
         choice.mask_kernel(), len(rows),
-        x=x, x_stride=stride(x), n=x.shape[1], rows=rows, masks=masks, words=masks.shape[1],
+        x=x, x_stride=stride(x), n=x.shape[1], rows=rows, masks=masks, masks_stride=stride(masks), words=masks.shape[1],
     )]

@@ -112,6 +112,21 @@ def normalize_kernel() -> Any:
     return normalize
 
 
+@kernels(record(ROW, "k"))
+def largest_magnitude_kernel() -> Any:
+    """y [1] = max |x|, NaN if one is."""
+
+    def largest_magnitude(a, task):
+        xs, ys = f32_pointer(a.x + task * a.x_stride), f32_pointer(a.y + task * a.y_stride)
+        ys[0] = 0.0
+        for i in range(a.k):
+            here = abs(xs[i])
+            if not math.isnan(ys[0]) and not here <= ys[0]:  # NaN stays
+                ys[0] = here
+
+    return largest_magnitude
+
+
 KEEP_LARGEST = record(ROW, "k spread:f4")
 
 

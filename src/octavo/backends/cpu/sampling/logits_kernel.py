@@ -138,6 +138,43 @@ def log_sum_exp_kernel() -> Any:
     return log_sum_exp
 
 
+MERGE_RANKS = record("y y_stride x x_stride", "firsts parts")
+
+
+@kernels(MERGE_RANKS)
+def merge_ranks_kernel(k: int) -> Any:
+    """Row t int32 [1 + 2k] of op `top_candidates` from those of parts of the row, which begin at `firsts`."""
+
+    def merge_ranks(a, task):
+        y, x = a.y + task * a.y_stride, a.x + task * a.x_stride
+        best_places, best = i32_pointer(y + 4), f32_pointer(y + 4 * (1 + k))
+        held, bad = 0, 0
+        for part in range(a.parts):
+            given = x + part * (1 + 2 * k) * 4
+            bad += i32_pointer(given)[0]
+            places, values = i32_pointer(given + 4), f32_pointer(given + 4 * (1 + k))
+            for i in range(k):
+                if held == k and not values[i] > best[k - 1]:
+                    break
+                place = places[i] + i32_pointer(a.firsts)[part]
+                held = insert(best, best_places, held, k, values[i], place)
+        i32_pointer(y)[0] = bad
+
+    return merge_ranks
+
+
+@kernels(record("y places", "first count"))
+def local_places_kernel() -> Any:
+    """A task is a pair: its row, or -1 outside of `count` columns, and its column less `first`."""
+
+    def local_places(a, task):
+        places, y = i32_pointer(a.places + 8 * task), i32_pointer(a.y + 8 * task)
+        column = places[1] - a.first
+        y[0], y[1] = places[0] if 0 <= column < a.count else -1, column
+
+    return local_places
+
+
 ADJUST = record("x x_stride", "places changes")
 
 
@@ -162,7 +199,7 @@ def scaled(value, scale):
     return value / scale if value > 0 else value * scale
 
 
-MASK = record("x x_stride n", "rows masks words")
+MASK = record("x x_stride n", "rows masks masks_stride words")
 
 
 @kernels(MASK)
@@ -172,7 +209,7 @@ def mask_kernel() -> Any:
     def mask(a, task):
         row = i32_pointer(a.rows)[task]
         if row >= 0:
-            xs, masks = f32_pointer(a.x + row * a.x_stride), i32_pointer(a.masks + task * a.words * 4)
+            xs, masks = f32_pointer(a.x + row * a.x_stride), i32_pointer(a.masks + task * a.masks_stride)
             for word in range(a.words):
                 bits = masks[word]
                 if bits != -1:

@@ -60,11 +60,11 @@ def token_bytes(tokens: int, k: int) -> int:
 
 def quantize_tokens(
     out: Int8Tokens, x: AnyArray, source: Source = "values", static_scale: float | None = None,
-    **other: float | AnyArray,
+    least: AnyArray | int = 0, **other: float | AnyArray,
 ) -> KernelCall:
-    """The call that quantizes x [T, K]; `other` is what `quantize_token_kernel` is told of the op before."""
+    """The call that quantizes x [T, K]; `least` and `other` are those of `quantize_token_kernel`."""
     return KernelCall(
-        quantize_token_kernel(source, static_scale is not None), out.tokens, given=static_scale or 0.0,
+        quantize_token_kernel(source, static_scale is not None), out.tokens, given=static_scale or 0.0, least=least,
         codes=out.raw, wide_tokens=out.wide * WIDE, tiled=out.tokens >= GEMM_MIN_TOKENS, scales=out.scales,
         begins_8=out.begins(128), begins_4=out.begins(8), k=out.k, x=x, x_stride=x.strides[0], **other,
     )

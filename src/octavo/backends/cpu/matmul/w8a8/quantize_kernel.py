@@ -51,7 +51,7 @@ CHUNK = 64
 
 
 QUANTIZE_TOKEN = record(
-    "codes wide_tokens tiled", "scales begins_8 begins_4", "k x x_stride", "other other_stride eps:f4", "given:f4"
+    "codes wide_tokens tiled", "scales begins_8 begins_4", "k x x_stride", "other other_stride eps:f4", "given:f4 least"
 )
 """codes                tiles of n tokens [K / 64, n, 64], K filled up with zeros
 wide_tokens          tokens in wide tiles; the others are in narrow ones
@@ -61,6 +61,7 @@ begins_8, begins_4   int32, made: -128 and -8 times the sum of each token's code
 x, x_stride          a token's k values, and bytes from one token's to the next one's
 other, other_stride  the norm's weight, with its `eps`; or the second input of a pointwise op, a row a token
 given                the scale, where it is static
+least                magnitudes of tokens that have values elsewhere too, float32 [tokens]: none is scaled by less; or 0
 """
 
 
@@ -77,7 +78,8 @@ def quantize_token_kernel(source: Source, static: bool = False) -> Any:
         k, x = a.k, a.x + task * a.x_stride
         other = a.other + (task * a.other_stride if gated else 0)
         factor = rms_factor(x, k, a.eps) if normed else 1.0
-        scale = a.given if static else largest_of(x, other, k, factor) / 127.0
+        least = f32_pointer(a.least)[task] if a.least != 0 else 0.0
+        scale = a.given if static else largest_of(x, other, k, factor, least) / 127.0
         divisor = splat(scale if scale > 0 else 1.0)
         chunks = (k + chunk_bytes - 1) // chunk_bytes
         first, tile = (task // wide * wide, wide) if task < a.wide_tokens else (0, narrow)
@@ -104,11 +106,11 @@ def quantize_token_kernel(source: Source, static: bool = False) -> Any:
 
 
 def _largest(source: Source) -> Any:
-    """A function that gives the largest magnitude of a token's k values, NaN if one is."""
+    """A function that gives the largest magnitude of a token's k values, NaN if one is, or `least` if that is more."""
     value = _value(source)
 
-    def largest_of(x, other, k, factor):
-        largest = 0.0
+    def largest_of(x, other, k, factor, least):
+        largest = least
         for i in range(0, k, 32):
             low, high = value(x, other, i, k, factor), value(x, other, i + 16, k, factor)
             here = largest_magnitude(low, high)
@@ -186,7 +188,7 @@ def quantize_groups_kernel(kind: int) -> Any:
     return quantize
 
 
-ROUND_FP8 = record("out k", "x x_stride", "given:f4")
+ROUND_FP8 = record("out k", "x x_stride", "given:f4 least")
 
 
 @kernels(ROUND_FP8)
@@ -194,6 +196,7 @@ def round_fp8_kernel(static: bool = False) -> Any:
     """Task i writes token i rounded to e4m3 under a scale of its own, max|x| / 448, to row i of `out` [tokens, k].
 
     static  under the scale that is given; what is beyond the numbers is cut off, and Inf becomes NaN
+    least   as of QUANTIZE_TOKEN
     """
     rounded = inner(_rounded_e4m3)
 
@@ -201,7 +204,7 @@ def round_fp8_kernel(static: bool = False) -> Any:
         k, x = a.k, f32_pointer(a.x + task * a.x_stride)
         out = f32_pointer(a.out + task * k * 4)
         largest = f32_pointer(stack(64))
-        largest[0] = 0.0
+        largest[0] = f32_pointer(a.least)[task] if a.least != 0 else 0.0
         for i in range(0 if static else k):
             here = abs(x[i])
             if not math.isnan(largest[0]) and not here <= largest[0]:  # NaN stays
