@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.models.table import save_only
+from tests.models.tiny_checkpoints import TABLE
 
 from octavo.errors import QuantFormatError
 from octavo.formats import FORMATS, QTensor, channel_format, dequantize, group_format, quantize_reference
 from octavo.formats.part import TensorPart, column_multiple
 from octavo.formats.rows import SCHEMES
 from octavo.formats.spec import BlockFormat
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.io.gguf.source import OpenFile
 
@@ -67,3 +70,21 @@ def test_only_the_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             data = part.data
             assert sum(read) == data.nbytes == part.nbytes
             np.testing.assert_array_equal(dequantize(part), dequantize(TensorPart(stored, part._rows, part._columns)))
+
+
+def test_of_a_checkpoint_only_the_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices of floats that lie in it as they are computed with."""
+    save_only(tmp_path, TABLE["qwen3"])
+    read = list[int]()
+    fill = OpenFile.fill
+    with open_model_file(tmp_path) as file:
+        monkeypatch.setattr(OpenFile, "fill", lambda self, out, *at: read.append(len(out)) or fill(self, out, *at))
+        whole = file.tensor("blk.0.ffn_down.weight")
+        n, k = whole.shape
+        for cuts in ((((0, n // 2),), None), (None, ((0, 32), (k - 32, k)))):
+            read.clear()
+            part = TensorPart(whole, *cuts).stored()
+            data = part.rows(slice(0, part.shape[0]))
+            assert sum(read) == data.nbytes == part.nbytes
+            values = dequantize(whole) if cuts[1] is None else dequantize(whole)[:, [*range(32), *range(k - 32, k)]]
+            np.testing.assert_array_equal(dequantize(part), values[: part.shape[0]])

@@ -69,7 +69,7 @@ class TensorPart(DeferredQTensor):
     def stored(self) -> QTensor:
         source: QTensor = self._source  # type: ignore[attr-defined]
         cut = self._rows, self._columns, self._experts  # type: ignore[attr-defined]
-        return self if (stored := source.stored()) is source else TensorPart(stored, *cut)
+        return self if (found := source.in_parts()) is source else TensorPart(found, *cut)
 
     def blocks(self, part: slice) -> U8:
         return self.data.reshape(-1, self.format.block_bytes)[part]

@@ -210,7 +210,7 @@ class _Maker:
         if name.endswith(VECTORS):
             return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
         ordered = in_order(name, tensor, self.hp, self.architecture)
-        return _source(name, ordered.format, ordered.shape, ordered.load)
+        return _source(name, ordered.format, ordered.shape, ordered.load, ordered.parts)
 
     def _fault(self, name: str, problem: str, allowed: str | None) -> ModelError:
         return _fault(self.checkpoint, name, problem, allowed)
@@ -238,9 +238,12 @@ def _row(tensor: QTensor) -> QTensor:
     return QTensor(tensor.format, (tensor.size,), tensor.data.reshape(-1))
 
 
-def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:
+def _source(
+    name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor],
+    parts: Callable[[], QTensor] | None = None,
+) -> LazyTensor:
     if len(shape) > 1 and not name.endswith(("ffn_gate_inp.weight", "lerp_fused.weight", ".bias")):
-        return LazyTensor(name, fmt, shape, lambda: _named(load(), name))
+        return LazyTensor(name, fmt, shape, lambda: _named(load(), name), parts=parts)
     return LazyTensor(name, by_name("F32"), shape, lambda: f32_tensor(dequantize(load()), name))
 
 
