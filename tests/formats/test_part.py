@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -72,19 +73,25 @@ def test_only_the_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             np.testing.assert_array_equal(dequantize(part), dequantize(TensorPart(stored, part._rows, part._columns)))
 
 
-def test_of_a_checkpoint_only_the_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matrices of floats that lie in it as they are computed with."""
-    save_only(tmp_path, TABLE["qwen3"])
+@pytest.mark.parametrize(("case", "name"), [
+    ("qwen3", "blk.0.ffn_down.weight"), ("qwen3moe", "blk.0.ffn_down_exps.weight"),
+])
+def test_of_a_checkpoint_only_the_part_is_read(
+    case: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matrices of floats that lie in it as they are computed with, and stacks of such."""
+    save_only(tmp_path, TABLE[case])
     read = list[int]()
     fill = OpenFile.fill
     with open_model_file(tmp_path) as file:
         monkeypatch.setattr(OpenFile, "fill", lambda self, out, *at: read.append(len(out)) or fill(self, out, *at))
-        whole = file.tensor("blk.0.ffn_down.weight")
-        n, k = whole.shape
-        for cuts in ((((0, n // 2),), None), (None, ((0, 32), (k - 32, k)))):
+        whole = file.tensor(name)
+        n, k = whole.shape[-2:]
+        for rows, columns in ((((1, n // 2),), None), (None, ((0, 16), (k - 16, k)))):
             read.clear()
-            part = TensorPart(whole, *cuts).stored()
-            data = part.rows(slice(0, part.shape[0]))
+            part = TensorPart(whole, rows, columns).stored()
+            data = part.rows(slice(0, math.prod(part.shape[:-1])))
             assert sum(read) == data.nbytes == part.nbytes
-            values = dequantize(whole) if cuts[1] is None else dequantize(whole)[:, [*range(32), *range(k - 32, k)]]
-            np.testing.assert_array_equal(dequantize(part), values[: part.shape[0]])
+            values = dequantize(whole)[..., 1 if rows else 0 : n // 2 if rows else n, :]
+            values = values if columns is None else values[..., [*range(16), *range(k - 16, k)]]
+            np.testing.assert_array_equal(dequantize(part), values)

@@ -12,6 +12,7 @@ import numpy as np
 
 from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
+from octavo.formats.part import Stack
 from octavo.formats.spec import F32
 from octavo.graph.names import split_layer
 from octavo.huggingface.config.config_json import find_class
@@ -177,7 +178,9 @@ class _Maker:
         if name.endswith((".scale", ".input_scale")):  # one number for each expert
             factors = self.found.single.get(name)  # Gemma 4 multiplies each expert by a number of its own
             return _source(name, rows[0].format, (len(rows),), lambda: _times(_row(stacked(rows)), factors))
-        return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
+        readable = [row.parts for row in rows if row.parts is not None]
+        stack = (lambda: Stack([one() for one in readable], name)) if len(readable) == len(rows) else None
+        return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows), stack)
 
     def _of_half(self, name: str, want: Shape) -> LazyTensor:
         """A tensor that the checkpoint has joined with another one: its part."""

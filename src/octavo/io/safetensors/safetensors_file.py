@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -39,6 +40,10 @@ NUMPY = {
 """Types of arrays by the dtype's name; 8-bit floats as their bytes."""
 
 
+_open_files: WeakValueDictionary[str, OpenFile] = WeakValueDictionary()
+"""Files from which parts of tensors are read, by their paths."""
+
+
 @dataclass(frozen=True)
 class StoredTensor:
     """A tensor as its file declares it; `offset` counts from the start of the file."""
@@ -63,7 +68,8 @@ class StoredTensor:
 
     def parts(self) -> QTensor:
         """A tensor of floats that stays in its file until some of it is asked for. Raises FileError as `load` does."""
-        file = OpenFile(self.file, WANTED, FileError)
+        if (file := _open_files.get(self.file)) is None:
+            _open_files[self.file] = file = OpenFile(self.file, WANTED, FileError)
         return FileQTensor(by_name(self.dtype), self.shape, self.name, file, self.offset, f"tensor {shown(self.name)}")
 
     def array(self) -> AnyArray:
