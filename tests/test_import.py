@@ -54,6 +54,10 @@ def test_what_reads_folders_comes_for_folders_alone() -> None:
     assert not loaded & {*files, "huggingface_hub", "numba"}
 
 
+def test_extras_of_a_server_come_where_they_are_asked_for() -> None:
+    assert not imported("import octavo.cli.serve.command, octavo.server.worker, octavo.server.app") & {"zmq"}
+
+
 def test_dir_lists_what_is_public() -> None:
     import octavo
 

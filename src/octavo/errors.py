@@ -16,6 +16,7 @@ from octavo.sizes import size
 INSTALL_GPU = "pip install '.[gpu]' in Octavo's folder"
 INSTALL_REPORT = "pip install '.[report]' in Octavo's folder"
 INSTALL_BASE = "pip install . in Octavo's folder"
+INSTALL_EVENTS = "pip install '.[events]' in Octavo's folder"
 INSTALL_RAY = "pip install '.[ray]' in Octavo's folder"
 INSTALL_LEGACY = "pip install ./octavo-legacy in Octavo's folder"
 """How the optional parts are installed, and what belongs to the package itself, as errors say it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from octavo.cli.serve import command as serve
 from octavo.cli.serve.command import nbytes
-from octavo.errors import UsageError
+from octavo.errors import OctavoError, UsageError
 from tests.cli.conftest import Run
 from tests.runtime import tiny
 from tests.server.http.test_tls import CERT, FILES, KEY
@@ -72,6 +73,7 @@ def test_hosts_and_origins_as_browsers_write_them() -> None:
     [
         (("--kv-memory", "1K"), "--kv-memory is 1024 (allowed: "),
         (("--device", "cpu", "--attention", "int8"), "--attention is int8 on device cpu (allowed: exact, or a GPU)"),
+        (("--kv-events", "ipc:///no/such/folder/events"), "KV events can't be published at ipc:///no/such/folder/events"),
         (("-c", "4096"), "-c is 4096, but the model was made for 1024 tokens (allowed: 1 to 1024)"),
     ],
 )
@@ -97,10 +99,23 @@ def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: 
         (["--chat-template-file", "x", "--chat-template", "rag"], "can't be used together"),
         (["--reasoning", "off"], "--reasoning is 'off'"),
         (["--alias", "a,,b"], "--alias is 'a,,b' (allowed: names separated by commas)"),
+        (["--kv-events", "5557"], "--kv-events is '5557' (allowed: an address of ZeroMQ's, as tcp://*:5557, "),
+        (["--kv-events", "tcp://*:65536"], "--kv-events is 'tcp://*:65536' (allowed: "),
+        (["--kv-events", "tcp://*:1", "--kv-events-replay", "x"], "--kv-events-replay is 'x' (allowed: "),
+        (["--kv-events", "tcp://*:1", "--kv-events-replay", "tcp://*:1"], "are both tcp://*:1 (allowed: "),
+        (["--kv-events-topic", "kv"], "--kv-events-replay and --kv-events-topic need --kv-events"),
     ],
 )
 def test_defaults_that_can_not_be(octavo: Run, arguments: list[str], said: str) -> None:
     assert said in octavo("serve", "demo", "--port", "0", *arguments).error()
+
+
+def test_kv_events_without_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "zmq" else real(name, *more))
+    with pytest.raises(OctavoError, match=r"needs pyzmq: zmq is not installed \(pip install .*events"):
+        serve.Routers(kv_events="tcp://*:5557").options()
+    assert serve.Routers().options() is None
 
 
 def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:

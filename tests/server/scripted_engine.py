@@ -72,10 +72,10 @@ class Played:
 
 
 @contextmanager
-def playing(model: Model, **limits: float) -> Iterator[Played]:
+def playing(model: Model, *, secret: str = "", **limits: float) -> Iterator[Played]:
     """With no comments where no `ping` is given, so that a test may take its time."""
     fake, given = FakeClient(), {"ping": 1000.0, **limits}
-    with running(fake, model, limits=Limits(drain_time=0, **given)) as server:  # type: ignore[arg-type]
+    with running(fake, model, limits=Limits(drain_time=0, **given), secret=secret) as server:  # type: ignore[arg-type]
         yield Played(server, fake)
 
 

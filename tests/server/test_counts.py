@@ -69,3 +69,19 @@ def test_what_there_is_not_as_each_client_reads_it(server: Server, method: str, 
 def test_anthropics_client_raises_what_there_is_not(messages_client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError, match="not_found_error"):
         messages_client.messages.batches.list()
+
+
+def test_tokens_of_prompts_as_routers_ask_for_them(server: Server) -> None:
+    """Those that are computed: of chats by the template, of texts by the tokenizer, of tokens themselves."""
+    rendered = server.post("/v1/chat/completions/render", model="x", messages=ASK, add_generation_prompt=True)
+    reply = server.chat(ASK[0]["content"], max_tokens=8, temperature=0)
+    assert len(rendered["token_ids"]) == reply["usage"]["prompt_tokens"]
+    same = server.post("/v1/completions", prompt=rendered["token_ids"], max_tokens=8, temperature=0)
+    assert same["choices"][0]["text"].strip() == reply["choices"][0]["message"]["content"]
+    texts = ["What is 1 plus 1?", "a cat"]
+    assert server.post("/v1/completions/render", model="x", prompt=texts) == [
+        {"token_ids": server.post("/tokenize", content=text, add_special=True)["tokens"]} for text in texts
+    ]
+    assert server.post("/v1/completions/render", prompt=[5, 6, 7]) == [{"token_ids": [5, 6, 7]}]
+    assert server.refused("/v1/completions/render", {"prompt": [1 << 30]})[0] == 400
+    assert server.refused("/v1/chat/completions/render", {"messages": []})[0] == 400

@@ -19,11 +19,10 @@ def test_rules_name_metrics_that_there_are(server: Server) -> None:
     assert named - there == set()
 
 
-def test_what_containers_copy_is_there() -> None:
-    root = Path(__file__).parents[2]
-    copied = [name for line in re.findall(r"^COPY (.*)$", TEXT, re.MULTILINE) for name in line.split()[:-1]]
-    assert {"pyproject.toml", "src"} <= set(copied)
-    assert all((root / name).exists() for name in copied)
+def test_files_that_are_named_are_there() -> None:
+    named = set(re.findall(r"\b(?:deploy|bench)/[\w./-]+\.(?:Dockerfile|yaml|py)", TEXT))
+    assert {"deploy/cpu.Dockerfile", "deploy/cuda.Dockerfile", "deploy/kubernetes/cpu.yaml"} <= named
+    assert all((Path(__file__).parents[2] / name).exists() for name in named)
 
 
 def test_options_that_are_named_are_there_and_those_of_how_it_is_reached_are_named() -> None:
@@ -34,7 +33,7 @@ def test_options_that_are_named_are_there_and_those_of_how_it_is_reached_are_nam
 
     serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
     options = {option for parameter in serve.params for option in parameter.opts}
-    own = re.sub(r"(?m)^.*(?:pip|docker|useradd|apt-get|start-period|python bench).*$", "", TEXT)
+    own = re.sub(r"(?m)^.*(?:pip|docker|kubectl|python bench).*$", "", TEXT)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", own))
     reached = {option for p in serve.params if getattr(p, "rich_help_panel", None) == ACCESS for option in p.opts}
     assert named >= {"--drain-timeout", "--kv-memory", *reached}

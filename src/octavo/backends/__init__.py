@@ -29,15 +29,13 @@ def select(
     device = one_name(device)
     if threads is not None:
         threads = threads_of(threads)
-    if device == "gpu" or (device == "auto" and _gpu_usable()):
-        if communicator is not None:
-            problem = f"tensor_parallel is {communicator.ranks} on device gpu (allowed: device cpu or reference)"
-            raise UsageError(problem, argument="tensor_parallel")
+    if concrete(device) == "gpu":
         from octavo.backends.cpu import CpuBackend
         from octavo.backends.gpu import GpuBackend
         from octavo.backends.reference import ReferenceBackend
 
-        return [GpuBackend(deterministic, attention), CpuBackend(threads=threads, later=True), ReferenceBackend()]
+        gpu = GpuBackend(deterministic, attention, communicator)
+        return [gpu, CpuBackend(threads=threads, later=True), ReferenceBackend()]
     if attention != "exact":
         problem = (
             f"attention is {attention} on device {'cpu' if device == 'auto' else device} (allowed: exact, or a GPU)"
@@ -50,6 +48,12 @@ def select(
     from octavo.backends.cpu import CpuBackend
 
     return [CpuBackend(threads=threads, communicator=communicator), ReferenceBackend(communicator=communicator)]
+
+
+def concrete(device: str) -> Device:
+    """What `device` is here: not "auto"."""
+    name = one_name(device)
+    return name if name != "auto" else "gpu" if _gpu_usable() else "cpu"
 
 
 def one_name(device: str) -> Device:

@@ -19,13 +19,15 @@ def collective_call(node: Node, inputs: Sequence[AnyArray], out: AnyArray, commu
     """The call of a node of `graph.collective_ops`. Raises BackendError without a communicator."""
     if communicator is None:
         raise BackendError(f"{node.op} needs other ranks, and this backend was made without a communicator")
-    (x,), ranks = inputs, communicator
+    (x, *terms), ranks = inputs, communicator
     if node.op == "all_gather":
         return _gather_call(node, x, out, ranks)
 
     def reduce() -> None:
         np.copyto(out, x)
         ranks.all_reduce(out, "sum" if node.op == "all_reduce" else "max")
+        for term in terms:
+            np.add(out, term, out)
 
     return reduce
 

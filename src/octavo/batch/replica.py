@@ -88,10 +88,10 @@ class LocalReplica:
         assert self._app is not None, "it has been started"
         for again in range(TRIES):
             found = await asked(self._app, url, body, request_id)
+            if found.status == 503 and _code(found.body) == ENDED:
+                raise ReplicaDiedError(_message(found.body))
             if found.status not in (429, 503) or again == TRIES - 1:
                 return found
-            if _code(found.body) == ENDED:
-                raise ReplicaDiedError(_message(found.body))
             await asyncio.sleep(min(0.1 * 2**again, LONGEST_PAUSE_S))
             await self._up()
         raise AssertionError("the last try is returned")

@@ -95,13 +95,15 @@ def _without(table: tuned.Table, wanted: Sequence[Matrix]) -> tuned.Table:
 
 
 def _row(m: Matrix, arch: str, after: tuned.Table, steps: Sequence[TimedStep]) -> tuned.Row:
-    """A matrix's choices by tokens: those of `after` where a step gained, else those that are looked up now."""
+    """A matrix's choices by tokens: those of `after` where a step gained, else those that are looked up now, as for
+    more tokens than were timed."""
     row = list[tuple[int, tuple[tuned.Choice, ...]]]()
     own = after["products"][tuned.class_of(m.layout)][m.n, m.k]
-    for step in steps:
-        nearest = tuned.nearest("products", Product(m.layout, m.n, padded(m.k), step.tokens, arch))
-        cell = tuned.cell_for(own, step.tokens) if step.kept else tuple(islice(nearest, KNOWN))
+    kept = {step.tokens for step in steps if step.kept}
+    for tokens in (*(step.tokens for step in steps), 2 * steps[-1].tokens):
+        nearest = tuned.nearest("products", Product(m.layout, m.n, padded(m.k), tokens, arch))
+        cell = tuned.cell_for(own, tokens) if tokens in kept else tuple(dict.fromkeys(islice(nearest, KNOWN)))
         if row and row[-1][1] == cell:
             row.pop()
-        row.append((step.tokens, cell))
+        row.append((tokens, cell))
     return tuple(row)

@@ -110,6 +110,9 @@ OF_SERVE = (
     Option("--embeddings", "", "--embedding --embeddings"),
     Option("--reasoning -rea", "on|off|auto", "-rea --reasoning --reasoning-budget"),
     Option("--chat-template-file", "FILE", "--chat-template-file"),
+    Option("--kv-events", "ADDRESS", vllm="--kv-events-endpoint"),
+    Option("--kv-events-replay", "ADDRESS", vllm="--kv-events-replay-endpoint"),
+    Option("--kv-events-topic", "TEXT"),
     Option("--chat-template-kwargs", "JSON", "--chat-template-kwargs", "", "--default-chat-template-kwargs"),
 )
 """Those that only `serve` has, with others' names for them."""
@@ -118,7 +121,7 @@ OF_OTHERS = (
     Option("--no-normalize", "", "--embd-normalize", python="embed(normalize=)"),
     Option("--output -o", "FILE", "-o --output-file"),
     Option("--type", "TYPE", "--outtype", also="--preset"),
-    Option("--replicas", "N"),
+    Option("--replicas", "N", vllm="--data-parallel-size -dp"),
     Option("--ray-address", "ADDRESS"),
     Option("--calibration", "TEXT", hugging_face="--dataset"),
     Option("--samples", "N", hugging_face="--num-calibration-samples --nsamples"),
@@ -181,6 +184,8 @@ ANSWERED = {
     "GPU and the CPU, and CUDA_VISIBLE_DEVICES says which GPU; --tensor-parallel divides it among processes",
     "--gpu-memory-utilization --cuda-memory-fraction --swap-space": "--kv-memory of `octavo serve` says how much the "
     "cache takes",
+    "--kv-events-config --enable-kv-cache-events --kv-events-publisher --kv-events-buffer-steps": "--kv-events ADDRESS "
+    "of `octavo serve` publishes them; --kv-events-replay and --kv-events-topic say more",
     "--override-kv --rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor": (
         "it is as the model's file says: leave it out"),
     "--dtype --torch-dtype -q --quantization --quantize --load-in-4bit --load-in-8bit": "weights are as they are "

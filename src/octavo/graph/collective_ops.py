@@ -14,9 +14,10 @@ COLLECTIVES = frozenset({"all_reduce", "all_gather", "all_max"})
 
 
 @op
-def all_reduce(x: Node) -> tuple[Shape, DType]:
-    """x [T, ...] of each rank -> [T, ...], their sum."""
-    require(x.dtype == "f32", "all_reduce", "sums are of float32", x)
+def all_reduce(x: Node, *terms: Node) -> tuple[Shape, DType]:
+    """x [T, ...] of each rank -> [T, ...], their sum, and terms of its shape, which all ranks have, added in order."""
+    fits = all((term.shape, term.dtype) == (x.shape, x.dtype) for term in terms)
+    require(x.dtype == "f32" and fits, "all_reduce", "sums are of float32, and terms have their shape", x, *terms)
     return x.shape, "f32"
 
 

@@ -165,12 +165,13 @@ class Executor:
     ) -> StepHandle:
         """Launch a step that makes the `wanted` outputs; where these are not on an AsyncBackend, it is done.
 
-        `fed` are values of the step before, by the name of the input, on AsyncBackends, whose first elements they take
-        the place of. Of such a value the elements at some places are taken, or all.
+        `fed` are tokens of a step before, by the name of the input, on AsyncBackends.
         """
         plan = self._fill(inputs, sizes, wanted)
         if fed:
-            for name, (source, places) in fed.items():
+            for name, (step_before, rows) in fed.items():
+                tokens, first = step_before.values[0][:, 1], list(rows) == list(range(len(rows)))
+                source, places = (tokens[: len(rows)], None) if first else (tokens, rows)
                 for backend, value in plan.inputs[name]:
                     cast(AsyncBackend, backend).copy(value, source, places)
         for step in plan.steps:

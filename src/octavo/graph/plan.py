@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.graph.protocol import Backend, Binder, Call, MadeReady
-
-Fed = tuple[Any, Sequence[int] | None]
-"""A value of a step, and which of its elements are the first ones of an input; None for all."""
 
 Watch = Callable[[Node, Callable[[int], AnyArray]], None]
 """Is given a node before its call is made, and a function that reads its i-th input to the host."""
@@ -68,6 +65,13 @@ class StepHandle:
     values: tuple[Any, ...]
     read: Callable[[], list[AnyArray]]
     row: Callable[[int, int], AnyArray]
+
+
+class Fed(NamedTuple):
+    """Tokens that a launched step samples, column 1 of its first value: those of some rows, in this order."""
+
+    step: StepHandle
+    rows: Sequence[int]
 
 
 class Steps:

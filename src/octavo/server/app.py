@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from octavo.errors import OctavoError
+from octavo.server.generation.handover import HandoverReader
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import ApiError, answer_of, api_error
 from octavo.server.http.body import Sharing
@@ -34,6 +35,8 @@ WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/chat/completions", routes_openai.chat_completions),
     ("POST", "/completions", routes_openai.text_completions),
     ("POST", "/chat/completions/input_tokens", routes_openai.count_tokens),
+    ("POST", "/chat/completions/render", routes_openai.render_chat),
+    ("POST", "/completions/render", routes_openai.render_texts),
     ("POST", "/responses", responses.responses),
     ("POST", "/responses/input_tokens", responses.count_tokens),
     ("POST", "/embeddings", routes_openai.embeddings),
@@ -79,14 +82,16 @@ def make_app(service: Service) -> ASGIApp:
     """The ASGI application that serves a model."""
     app = Starlette(
         routes=routes(),
-        exception_handlers=dict.fromkeys(TOLD, _answer),
+        exception_handlers=dict.fromkeys(TOLD, answer_error),
     )
     app.state.service, app.state.watch = service, StreamWatch(service.options.limits)
     app.router.redirect_slashes = False
-    return Trace(AccessGuard(Sharing(app, service.bodies), service.options), service.options)
+    options = service.options
+    return Trace(AccessGuard(HandoverReader(Sharing(app, service.bodies), options.secret), options), options)
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def answer_error(request: Request, error: Exception) -> Response:
+    """What a client is told of an error."""
     path = request.url.path
     if isinstance(error, OSError | MemoryError):
         log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)

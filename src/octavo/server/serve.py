@@ -14,6 +14,7 @@ from threading import Barrier, Thread
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from octavo.errors import HostMemoryError, UsageError
 from octavo.io.gguf import GGUFFile
@@ -42,7 +43,7 @@ DESCRIPTORS = 64
 """Descriptors beside those of connections."""
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Leaves signals to us, and takes connections itself: uvloop tries without a pause where it can take none."""
 
     @contextlib.contextmanager
@@ -184,12 +185,12 @@ async def serve(
     be_sequential()
     asyncio.get_running_loop().set_default_executor(_threads())
     service = Service(client, file, Tokenizer.from_gguf(file), options)
-    server = _Server(config(service))
+    server = Server(config_of(make_app(service), options))
     await client.start()
     # While the model loads: it keeps Python's lock for a second, in which no stream would go on.
     Thread(target=service.grammars.prepare, name="grammars", daemon=True).start()
     running = asyncio.get_running_loop().create_task(server.serve([sock]))
-    signalled = asyncio.get_running_loop().create_task(_until_signal())
+    signalled = asyncio.get_running_loop().create_task(until_signal())
     try:
         ready = asyncio.get_running_loop().create_task(client.ready())
         await asyncio.wait([ready, signalled, running], return_when=asyncio.FIRST_COMPLETED)
@@ -202,23 +203,23 @@ async def serve(
     finally:
         signalled.cancel()
         client.give_up(ending())
-        await _finish(server)
+        await finish(server)
         server.should_exit = server.force_exit = True
         await running
         await client.close()
 
 
-def config(service: Service) -> uvicorn.Config:
+def config_of(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
     """How uvicorn is run: without its log and its own ideas of proxies."""
-    limits, shown = service.options.limits, service.options.certificate
+    limits, shown = options.limits, options.certificate
     return uvicorn.Config(
-        make_app(service), http=connection_class(limits), ws="none", lifespan="off", log_config=None, log_level="error",
+        app, http=connection_class(limits), ws="none", lifespan="off", log_config=None, log_level="error",
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
         timeout_graceful_shutdown=1, ssl_certfile=shown and shown.cert, ssl_keyfile=shown and shown.key,
     )
 
 
-async def _until_signal() -> None:
+async def until_signal() -> None:
     """Wait for the first signal that ends the server; after it a second one ends it at once."""
     await _signal_from_now().wait()
 
@@ -247,16 +248,20 @@ def _ending() -> Iterator[signal.Signals]:
 async def _drain(service: Service) -> None:
     """Take no more requests, and wait until those under way are at their ends, as long as they may take."""
     service.draining = True
-    limit = service.options.limits.drain_time
+    await drained(lambda: service.metrics.replies, service.options.limits.drain_time, lambda: service.compiling)
+
+
+async def drained(replies: Callable[[], int], limit: float, others: Callable[[], int] = lambda: 0) -> None:
+    """Wait until no replies or others are under way, up to `limit` seconds, or to the next signal to end."""
     again, loop = _signal_from_now(), asyncio.get_running_loop()
     end = loop.time() + limit
-    while (service.metrics.replies or service.compiling) and not again.is_set() and loop.time() < end:
+    while (replies() or others()) and not again.is_set() and loop.time() < end:
         await asyncio.sleep(0.05)
-    if service.metrics.replies:
-        log.warning("cutting off %d replies", service.metrics.replies)
+    if n := replies():
+        log.warning("cutting off %d replies", n)
 
 
-async def _finish(server: uvicorn.Server) -> None:
+async def finish(server: uvicorn.Server) -> None:
     """Let requests say how they ended, then end those that can't: of clients that read nothing, or still send."""
     state, loop = server.server_state, asyncio.get_running_loop()
     end = loop.time() + FLUSH_S

@@ -11,6 +11,32 @@ import msgspec
 from octavo.server.http.tls import Certificate
 
 
+class KVEvents(msgspec.Struct, frozen=True):
+    """Where an engine tells which pages its prefix cache has, see `octavo.server.kv_events`.
+
+    endpoint, replay  addresses of ZeroMQ's, for events and for events once more; no replay: None
+    topic             of the messages
+    rank              of the engine, told with each batch
+    """
+
+    endpoint: str
+    replay: str | None = None
+    topic: str = ""
+    rank: int = 0
+
+    def of_rank(self, rank: int) -> KVEvents:
+        """Those of another engine on the same machine: ports are as many higher, as vLLM's are."""
+        replay = None if self.replay is None else _of_rank(self.replay, rank)
+        return KVEvents(_of_rank(self.endpoint, rank), replay, self.topic, rank)
+
+
+def _of_rank(address: str, rank: int) -> str:
+    if not address.startswith("tcp://"):
+        return f"{address}.{rank}" if rank else address
+    place, _, port = address.rpartition(":")
+    return f"{place}:{int(port) + rank}"
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """See `octavo.load`, whose arguments these are.
 
@@ -22,6 +48,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     embeddings  a model that generates also gives vectors of texts
     deterministic  the text of a reply does not depend on what else is computed, on a GPU too
     lora        paths of adapters, with what each is multiplied by
+    kv_events   tell routers which pages the prefix cache has
+    servers     that share this machine's memory, if `kv_memory` is None
     """
 
     path: str
@@ -39,6 +67,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     attention: Literal["exact", "int8", "fp8"] = "exact"
     lora: tuple[tuple[str, float], ...] = ()
     tensor_parallel: int = 1
+    kv_events: KVEvents | None = None
+    servers: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,6 +130,7 @@ class ServerOptions:
     max_tokens     of a reply that asks for no number; None for what each route has
     log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
+    secret         by which the front of replicas is known, see `HandoverReader`; "" where there is none
     """
 
     name: str
@@ -122,4 +153,5 @@ class ServerOptions:
     max_tokens: int | None = None
     log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
+    secret: str = ""
     limits: Limits = Limits()

@@ -11,12 +11,14 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from octavo.errors import OctavoError, RankError
+from octavo.errors import OctavoError, RankError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.clock import clock
 from octavo.runtime.engine.captured_sizes import TILE
@@ -49,6 +51,9 @@ from octavo.server.engine.engine_protocol import (
 from octavo.server.engine.launch import ENDING, STDIN
 from octavo.server.engine.side_tasks import SideWork
 from octavo.server.serve_options import EngineOptions
+
+if TYPE_CHECKING:
+    from octavo.server.kv_events.publisher import Publisher
 
 log = logging.getLogger("octavo")
 SEEDS = 1 << 64
@@ -85,6 +90,7 @@ class EngineLoop:
         if not model.engine.config.embeds:
             self.core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=itl_target)
         self.side = SideWork(model, self.core, send, embeddings=embeddings)
+        self.kv_events: Publisher | None = None
         self._grammars = Grammars(model.tokenizer)
         self._replies: dict[Request, TrackedRequest] = {}
         self._waiting: list[TrackedRequest] = []
@@ -110,6 +116,8 @@ class EngineLoop:
             pause = self._go_on_warming()
             with self.model.engine.lock:  # steps are computed here
                 self._turn()
+                if self.kv_events is not None:
+                    self.kv_events.recorder.flush()
 
     def _go_on_warming(self) -> float | None:
         """Make a little more ready, which stays: seconds after which there may be more to do, None for never."""
@@ -192,12 +200,16 @@ class EngineLoop:
     def _request(self, add: Add, i: int) -> Request:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
         sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
-        return Request(
+        request = Request(
             add.prompt, sampler, max_tokens=add.max_tokens, cache_salt=add.cache_salt, logprobs=add.logprobs,
             after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
         )
+        if add.output:
+            self.model.engine.require_tokens(add.output)
+            request.go_on(add.output)
+        return request
 
     def _step(self, core: EngineCore, *, prompts: bool) -> None:
         start = clock()
@@ -304,8 +316,26 @@ def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> Engine
     target = usual if options.itl_target is None else options.itl_target
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
     loop.warm_up()
+    if options.kv_events is not None:
+        loop.kv_events = publisher(model, options)
     keep()
     return loop
+
+
+def publisher(model: Model, options: EngineOptions) -> Publisher:
+    """What publishes KV events of a model. Raises UsageError for an address that can't be used, and for a model whose
+    pages no other prompt can begin with."""
+    from octavo.server.kv_events.publisher import Publisher
+
+    engine = model.engine
+    assert options.kv_events is not None
+    if engine.config.embeds or not engine.pool.shares:
+        why = "is an embedding model" if engine.config.embeds else "has sliding windows"
+        raise UsageError(f"the model {why}, and keeps no pages for later prompts: leave --kv-events out")
+    lora = [("lora", Path(path).name, f"{path}={scale:g}") for path, scale in options.lora]
+    made = Publisher(engine.prefixes, options.kv_events, lora)
+    made.recorder.flush()
+    return made
 
 
 def keep() -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import Any
@@ -172,9 +172,9 @@ def test_a_rank_says_why_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = Path(tiny.write(tmp_path / "m.gguf"))
     start = groups._start
 
-    def start_without_file(rank: int) -> groups._Rank:
+    def start_without_file(rank: int, environment: Mapping[str, str]) -> groups._Rank:
         path.unlink()
-        return start(rank)
+        return start(rank, environment)
 
     monkeypatch.setattr(groups, "_start", start_without_file)
     with pytest.raises(RankError, match=r"rank 1 of 2 \(process \d+\) failed: \w*Error: .*m.gguf"):

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from http.client import HTTPSConnection
 from io import BytesIO
 from pathlib import Path
@@ -30,7 +31,7 @@ from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.server.engine import process as supervise
 from octavo.server.engine.channel import Channel, ChannelError, frame
 from octavo.server.engine.client import EngineDiedError
-from octavo.server.engine.engine_protocol import Add, Ping, Pong, Ready, encode, to_engine
+from octavo.server.engine.engine_protocol import Add, Ping, Pong, Ready, StepOutputs, encode, to_engine
 from octavo.server.engine.fake import INFO
 from octavo.server.engine.launch import ENDING, STDIN, launch
 from octavo.server.engine.process import LOST, ProcessClient
@@ -234,6 +235,53 @@ def test_an_engine_without_a_sign_of_life_is_started_again(
         while second.pings < 2 * LOST:  # a step of 599 s is long, and no sign that it has no end
             await asyncio.sleep(0.02)
         assert (client.up, client.restarts, second.killed.is_set()) == (True, 1, False)
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("pong", [Pong(0.0), Pong(150.0)], ids=["waits", "computes"])
+def test_an_engine_that_ends_no_step_is_told_and_started_again(
+    monkeypatch: pytest.MonkeyPatch, model: Model, pong: Pong
+) -> None:
+    """It answers pings, and nothing comes of a reply: /health says so long before the engine is ended for it."""
+    first, second = Puppet(pong), Puppet(Pong(0.0))
+    client = puppets(monkeypatch, first, second)
+    client.step_timeout = 200.0 if pong.seconds else 3.0
+    monkeypatch.setattr(supervise, "STALLED", 0.1 / client.step_timeout)
+    with running(client, model) as server:
+        assert server.send("GET", "/health")[0] == 200
+        with closing(server.connect()) as sock:
+            sock.sendall(request(LONG))
+            until(lambda: client.stalled)
+            status, _, body = server.send("GET", "/health")
+            assert (status, json.loads(body)["error"]["reason"]) == (503, "engine_stalled")
+            assert "octavo:engine_up 0" in server.send("GET", "/metrics")[2].decode()
+            refused, error = server.refused("/v1/chat/completions", ASK)
+            assert (refused, error["code"]) == (503, "engine_stalled")
+            if not pong.seconds:
+                until(first.killed.is_set)
+        until(lambda: server.send("GET", "/health")[0] == 200)  # the reply is cancelled, or the engine another one
+    assert client.restarts == (0 if pong.seconds else 1)
+
+
+def test_an_engine_whose_steps_end_is_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Puppet(Pong(0.0))
+    client = puppets(monkeypatch, one)
+    monkeypatch.setattr(supervise, "STALLED", 0.0)
+
+    async def scenario() -> None:
+        await client.start()
+        await client.ready()
+        while one.pings < 5:  # nothing is under way
+            await asyncio.sleep(0.005)
+            assert not client.stalled
+        client.submit([Add([1], [5, 6], SamplingParams(), 0)])
+        while not client.stalled:
+            await asyncio.sleep(0.005)
+        client.deliver(StepOutputs([], replace(client.stats, steps=1), 0.0))
+        while client.stalled:
+            await asyncio.sleep(0.001)
         await client.close()
 
     asyncio.run(scenario())

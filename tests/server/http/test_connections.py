@@ -514,14 +514,14 @@ def test_connections_wait_where_there_is_no_descriptor(
 def test_handshakes_that_do_not_come_make_room(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """With TLS: those that take longest are given up, before they are connections."""
 
-    async def connect(self: serve._Server, sock: socket.socket) -> None:
+    async def connect(self: serve.Server, sock: socket.socket) -> None:
         try:
             await asyncio.Event().wait()
         finally:
             sock.close()
 
     with playing(model, connections=2) as played, ExitStack() as stack:
-        monkeypatch.setattr(serve._Server, "_connect", connect)
+        monkeypatch.setattr(serve.Server, "_connect", connect)
         monkeypatch.setattr(uvicorn.Config, "is_ssl", True)
         room = 2 + connection.SPARE
         socks = [stack.enter_context(closing(played.server.connect())) for _ in range(room + 30)]

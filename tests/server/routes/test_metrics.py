@@ -6,9 +6,13 @@ import re
 import time
 from contextlib import closing
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from octavo.runtime import Model
 from octavo.server.engine.engine_protocol import Embed, Score, Vectors
+from octavo.server.engine.fake import FakeClient
 from octavo.server.engine.side_tasks import SideWork
+from octavo.server.routes.metrics import Metrics
 from tests.server.engine.test_side_tasks import Silent, embed
 from tests.server.live_server import Server, running, running_model
 from tests.server.scripted_engine import request, until
@@ -38,6 +42,60 @@ def test_vectors_of_texts_are_counted(model: Model) -> None:
     assert grown['octavo:request_success_total{finished_reason="stop"}'] == 3
     assert grown["octavo:time_to_first_token_seconds_count"] == grown["llamacpp:tokens_predicted_total"] == 0
     assert after["octavo:num_requests_running"] == after["octavo:num_requests_waiting"] == 0
+
+
+READ = {
+    "llm-d's endpoint picker": {
+        "num_requests_waiting": "gauge", "num_requests_running": "gauge", "kv_cache_usage_perc": "gauge",
+        "cache_config_info": "gauge",
+    },
+    "AIBrix's gateway": {
+        "num_preemptions": "counter", "e2e_request_latency_seconds": "histogram", "prompt_tokens": "counter",
+        "request_queue_time_seconds": "histogram", "generation_tokens": "counter", "prefix_cache_hits": "counter",
+        "time_to_first_token_seconds": "histogram", "inter_token_latency_seconds": "histogram",
+        "request_time_per_output_token_seconds": "histogram", "prefix_cache_queries": "counter",
+        "request_success": "counter",
+    },
+}
+"""Metrics of vLLM's that routers read, with their types."""
+
+
+def test_routers_read_what_vllm_has(model: Model) -> None:
+    """By Prometheus's own parser: types, labels, and the numbers that stand beside them by our names."""
+    with running_model(model) as server:
+        for text in ("What is 12 times 7?", "What is 12 times 8?" * 9):
+            server.chat(text, max_tokens=6, ignore_eos=True)
+            server.chat(text, max_tokens=6, ignore_eos=True)
+        parsed = text_string_to_metric_families(server.send("GET", "/metrics")[2].decode())
+        found, own = {family.name: family for family in parsed}, counts(server)
+    for names in READ.values():
+        for name, kind in names.items():
+            family = found[f"vllm:{name}"]
+            assert family.type == kind, name
+            for sample in family.samples:
+                assert (sample.labels.pop("model_name"), sample.labels.pop("engine")) == ("demo", "0")
+                if name == "cache_config_info":
+                    pages = int(sum(own[f"octavo:kv_pages_{kind}"] for kind in ("held", "cached", "empty")))
+                    assert sample.labels == {"block_size": "64", "num_gpu_blocks": str(pages)}
+                    continue
+                labels = ",".join(f'{key}="{value}"' for key, value in sample.labels.items())
+                ours = sample.name.replace("vllm:", "octavo:") + (f"{{{labels}}}" if labels else "")
+                assert sample.value == own[ours], ours
+    assert own["octavo:generation_tokens_total"] == own['octavo:request_success_total{finished_reason="length"}'] * 6
+    assert own["octavo:prompt_tokens_total"] == (
+        own["llamacpp:prompt_tokens_total"] + own["llamacpp:prompt_tokens_cached_total"]
+    )
+    assert own["llamacpp:prompt_tokens_cached_total"] > 0
+
+
+def test_reasons_that_vllm_has_no_word_for_are_added() -> None:
+    metrics = Metrics(FakeClient(), "demo")
+    for reason in ("stop", "tool_calls", "left", "length"):
+        metrics.ended(1.0, reason, 3)
+    families = text_string_to_metric_families(metrics.text().decode())
+    (family,) = (family for family in families if family.name == "vllm:request_success")
+    counted = {sample.labels["finished_reason"]: sample.value for sample in family.samples}
+    assert counted == {"stop": 2, "abort": 1, "length": 1}
 
 
 def test_when_the_server_began_is_told(model: Model) -> None:

@@ -15,6 +15,7 @@ from octavo.formats import QTensor
 from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import block_of
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph.collective_ops import COLLECTIVES
 from octavo.graph.communicator import Communicator
 from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes, is_static
 from octavo.graph.pointwise import POINTWISE
@@ -24,6 +25,7 @@ from octavo.graph.schedule import root
 if TYPE_CHECKING:
     import torch
 
+    from octavo.backends.gpu.collectives.communicator import GpuCommunicator
     from octavo.backends.gpu.launch.context import Context
     from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
@@ -44,6 +46,7 @@ class GpuBackend:
     deterministic  sums are in the same order for any number of tokens, which takes longer: one kernel for products, and
                    one for attention, whatever is in a step
     attention      what attention of prompts multiplies, where there is a kernel for it
+    communicator   what a graph of one of several ranks exchanges values by, a `GpuCommunicator`
 
     Raises UsageError where these can't be together, and BackendError where the device has no such attention, where
     torch, Triton or a GPU is missing, and in a process forked from one that used the GPU.
@@ -53,10 +56,13 @@ class GpuBackend:
     fusions = FUSIONS
     quantizes = QUANTIZES
     chooses = True
-    communicator: Communicator | None = None
 
-    def __init__(self, deterministic: bool = False, attention: Attention = "exact") -> None:
+    def __init__(
+        self, deterministic: bool = False, attention: Attention = "exact",
+        communicator: Communicator | None = None,
+    ) -> None:
         self.target, self.deterministic, self.attention = target(), deterministic, attention
+        self.communicator: Communicator | None = communicator
         import torch
 
         from octavo.backends.gpu import ops as binders
@@ -68,7 +74,7 @@ class GpuBackend:
             from octavo.backends.gpu.attention.prefill_hopper_launch import require
 
             require(attention, self.target, deterministic)
-        self._context = Context(self.target, deterministic, attention)
+        self._context = Context(self.target, deterministic, attention, communicator=communicator)
         self._dtypes = {
             "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64
         }
@@ -78,6 +84,8 @@ class GpuBackend:
         return self.target.device
 
     def supports(self, node: Node) -> tuple[bool, str]:
+        if node.op in COLLECTIVES and self.communicator is None:
+            return False, "made without a communicator"
         if self._binders.binder_of(node.op) is None and node.op not in ("reshape", "columns", "after", "copy"):
             return False, f"no kernel for {node.op}"
         if node.op == "attention":
@@ -302,9 +310,13 @@ class GpuBinder:
             narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
             bound = [self._again(b, narrow[i]) if i in found else b for i, b in enumerate(bound)]
             calls = fuse_epilogues(context, bound, self._graph)
-        if interpreted():
+        if interpreted() or not self._may_capture():
             return [Calls(calls)]
         return [ReadLayouts(calls, whole) if found else Captured(calls)]
+
+    def _may_capture(self) -> bool:
+        ranks = cast("GpuCommunicator | None", self._backend.communicator)
+        return ranks is None or ranks.captures
 
     def _again(self, b: BoundNode, context: Context) -> BoundNode:
         """What was bound, with the calls that it has in another context."""

@@ -16,20 +16,25 @@ from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
 from octavo.cli.options import Context, Where, gpu_layers
 from octavo.cli.serve.defaults import Defaults
-from octavo.errors import INSTALL_BASE, OctavoError, UsageError
+from octavo.errors import INSTALL_BASE, INSTALL_EVENTS, OctavoError, UsageError
 
 if TYPE_CHECKING:
+    import socket
+
+    from octavo.replicas.pool import Launcher
     from octavo.runtime.lora_adapters import Chosen
     from octavo.server.engine.launch import Launched
-    from octavo.server.generation.service import Service
-    from octavo.server.serve_options import EngineOptions, ServerOptions
+    from octavo.server.serve_options import EngineOptions, KVEvents, ServerOptions
 
 ACCESS = "Network and access"
 access_option = partial(typer.Option, rich_help_panel=ACCESS)
 limit_option = partial(typer.Option, rich_help_panel="Limits and speed")
+router_option = partial(typer.Option, rich_help_panel="Routers")
+replica_option = partial(typer.Option, rich_help_panel="Replicas")
 NEEDED = ("starlette", "uvicorn", "pydantic", "msgspec", "llguidance", "prometheus_client")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
+ENDPOINT = re.compile(r"tcp://(?:\*|[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})|ipc://.+")
 HOST, ORIGIN = re.compile(r"\*|[^/:\s]+"), re.compile(r"\*|null|[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+")
 
 
@@ -112,25 +117,91 @@ class ServerLimits(EngineLimits):
     max_connections: Annotated[int, limit_option(min=1, help="Most connections with a running request.")] = 1024
 
 
+@dataclass
+class Routers:
+    """What routers in front of several servers are told."""
+
+    kv_events: Annotated[
+        str | None,
+        router_option(metavar="ADDRESS", help="Publish which pages the prefix cache has, as vLLM does: tcp://*:5557."),
+    ] = None
+    replay: Annotated[
+        str | None,
+        router_option("--kv-events-replay", metavar="ADDRESS", help="Publish missed KV events again: tcp://*:5558."),
+    ] = None
+    topic: Annotated[
+        str, router_option("--kv-events-topic", metavar="TEXT", help="The topic of KV events, e.g. kv@POD@MODEL.")
+    ] = ""
+
+    def options(self) -> KVEvents | None:
+        """Raises UsageError for what is not an address, OctavoError without pyzmq."""
+        from importlib.util import find_spec
+
+        from octavo.server.serve_options import KVEvents
+
+        if self.kv_events is None:
+            if self.replay is not None or self.topic:
+                raise UsageError("--kv-events-replay and --kv-events-topic need --kv-events")
+            return None
+        for option, address in (("--kv-events", self.kv_events), ("--kv-events-replay", self.replay)):
+            found = None if address is None else ENDPOINT.fullmatch(address)
+            if address is not None and (found is None or not 0 < int(found["port"] or 1) < 1 << 16):
+                allowed = "tcp://*:5557, tcp://HOST:PORT or ipc://PATH"
+                raise UsageError(f"{option} is {address!r} (allowed: an address of ZeroMQ's, as {allowed})")
+        if self.kv_events == self.replay:
+            raise UsageError(f"--kv-events and --kv-events-replay are both {self.replay} (allowed: two addresses)")
+        if find_spec("zmq") is None:
+            raise OctavoError(f"--kv-events needs pyzmq: zmq is not installed ({INSTALL_EVENTS})")
+        return KVEvents(self.kv_events, self.replay, self.topic)
+
+
+@dataclass
+class Replicas:
+    """Whether the model is served by one server or by several, and where these are."""
+
+    replicas: Annotated[
+        int | None,
+        replica_option("--replicas", min=1, help="Servers of the model behind one address, each with its share of the "
+                       "cores, or a card."),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        replica_option(metavar="ADDRESS", help="The Ray cluster that replicas run on; local: one of this machine."),
+    ] = None
+
+
 def serve(
     model: ModelName, *, access: Access, ctx: Context = None, defaults: Defaults, where: Where, limits: ServerLimits,
-    offline: Offline = False,
+    routers: Routers, replicas: Replicas, offline: Offline = False,
 ) -> None:
     """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""
-    from contextlib import closing
+    from contextlib import closing, nullcontext
 
     require_packages("serving")
+    from msgspec.structs import replace
+
     from octavo.server.engine.launch import launch
 
-    launched = launch()
-    with closing(launched):
+    if replicas.ray_address is not None and replicas.replicas is None:
+        raise UsageError("--ray-address needs --replicas")
+    if replicas.replicas is not None and routers.kv_events is not None:
+        raise UsageError("--kv-events beside --replicas, which all would publish at one address (allowed: one of them)")
+    launched = launch() if replicas.replicas is None else None
+    with closing(launched) if launched is not None else nullcontext():
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
         engine, options = (
-            engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
+            replace(
+                engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
+                kv_events=routers.options(),
+            ),
             _server_options(path, access, defaults, limits, lora),
         )
-        _run(launched, engine, options, limits.step_timeout or float("inf"))
+        step_timeout = limits.step_timeout or float("inf")
+        if launched is not None:
+            _run(launched, engine, options, step_timeout)
+        else:
+            _run_replicas(replicas, engine, options, step_timeout)
 
 
 def require_packages(what: str) -> None:
@@ -246,15 +317,7 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
     from octavo.server.serve import bind, run, serve
 
     sock = bind(options.host, options.port)
-    port = sock.getsockname()[1]
-
-    def told(service: Service) -> None:
-        shown = f"[{options.host}]" if ":" in options.host else options.host
-        scheme = "http" if options.certificate is None else "https"
-        print(f"octavo: {options.name} is served at {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
-
-    if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
-        logging.getLogger("octavo").warning("any machine that reaches this one can use the server: no --api-key is set")
+    _warn(options)
     if options.log_requests:
         logging.getLogger("octavo.requests").setLevel(logging.INFO)
     with closing(sock), open_model_file(engine.path) as file:
@@ -263,5 +326,43 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
                 "%s has no chat template: messages are written as ChatML, and replies end after %d tokens "
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
             )
-        run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))
+        client = ProcessClient(engine, launched, step_timeout=step_timeout)
+        run(serve(client, file, options, sock, lambda service: _tell(options, sock)))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
+
+
+def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions, step_timeout: float) -> None:
+    import secrets
+    from contextlib import closing
+    from dataclasses import replace
+
+    from octavo.replicas.local import LocalLauncher
+    from octavo.replicas.serve import serve_front
+    from octavo.server.serve import bind, run
+
+    assert given.replicas is not None
+    n, options = given.replicas, replace(options, secret=secrets.token_hex(16))
+    launcher: Launcher
+    if given.ray_address is not None:
+        from octavo.replicas.ray_actors import RayLauncher
+
+        launcher = RayLauncher(n, engine, options, step_timeout, given.ray_address)
+    else:
+        launcher = LocalLauncher(n, engine, options, step_timeout)
+    _warn(options)
+    with closing(bind(options.host, options.port)) as sock:
+        run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock)))
+    print(f"octavo: {options.name} stopped", file=sys.stderr)
+
+
+def _tell(options: ServerOptions, sock: socket.socket) -> None:
+    """Say that the model is loaded, and where it is served."""
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    scheme = "http" if options.certificate is None else "https"
+    url = f"{scheme}://{shown}:{sock.getsockname()[1]}"
+    print(f"octavo: {options.name} is served at {url}", file=sys.stderr, flush=True)
+
+
+def _warn(options: ServerOptions) -> None:
+    if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
+        logging.getLogger("octavo").warning("any machine that reaches this one can use the server: no --api-key is set")

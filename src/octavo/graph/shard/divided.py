@@ -238,10 +238,7 @@ class _Pass:
         """A value, added up if it is still to be."""
         value = self._values.get(id(node), node)
         if isinstance(value, Pending):
-            total = apply("all_reduce", value.partial, label=node.name)
-            for term in value.added:
-                total = apply("add", term, total, label=node.name)
-            self._values[id(node)] = value = total
+            value = self._values[id(node)] = apply("all_reduce", value.partial, *value.added, label=node.name)
         return value
 
     def _partial_product(self, node: Node) -> Pending:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import PagePool, Sequence
@@ -70,6 +70,19 @@ class PrefixNode:
         return matched, self.children[order] if matched else None
 
 
+class TreeListener(Protocol):
+    """Is told of full pages, as they come and go. A page comes after the one before it, and goes before that one."""
+
+    def stored(self, node: PrefixNode) -> None:
+        """A page is in the tree from now on, with tokens that stay as they are."""
+
+    def removed(self, node: PrefixNode) -> None:
+        """A page is no longer in the tree."""
+
+    def cleared(self) -> None:
+        """None is."""
+
+
 class PrefixTree:
     """The store of a pool: `insert` puts a sequence's pages in, `match_prefix` finds those that a prompt begins with.
 
@@ -81,11 +94,21 @@ class PrefixTree:
         self._roots: dict[Hashable, PrefixNode] = {}
         self._nodes: dict[int, PrefixNode] = {}  # by page
         self._evictable: OrderedDict[PrefixNode, None] = OrderedDict()  # unlocked, least recently used first
+        self.listener: TreeListener | None = None
         pool.store = self
 
     def __len__(self) -> int:
         """Pages in the tree."""
         return len(self._nodes)
+
+    def full_nodes(self) -> Iterator[PrefixNode]:
+        """All full pages, each after the one before it."""
+        below = list(self._roots.values())
+        while below:
+            node = below.pop()
+            if len(node.tokens) == PAGE_SIZE:
+                yield node
+            below += node.children.values()
 
     def match_prefix(self, prompt: Seq[int], cache_salt: Hashable = "") -> Sequence:
         """A sequence of the longest prefix of `prompt` that is here; its pages are locked.
@@ -201,6 +224,8 @@ class PrefixTree:
             self.pool.retain(page)
             self._nodes[page] = child
         parent.add(child)
+        if self.listener is not None and len(tokens) == PAGE_SIZE:
+            self.listener.stored(child)
         return child
 
     def on_lock(self, page: int) -> None:
@@ -234,6 +259,8 @@ class PrefixTree:
         assert not node.children
         parent = node.above
         parent.remove(node)
+        if self.listener is not None and len(node.tokens) == PAGE_SIZE:
+            self.listener.removed(node)
         if parent.states:
             others, _ = parent.nearest(node.tokens)
             self._drop_states(parent, [node.tokens[:at] for at in range(others + 1, len(node.tokens) + 1)])
@@ -254,6 +281,8 @@ class PrefixTree:
         self._nodes.clear()
         self._evictable.clear()
         self._roots.clear()
+        if self.listener is not None:
+            self.listener.cleared()
 
     def _drop_states(self, node: PrefixNode, after: list[Tokens]) -> None:
         """Drop the states that are kept after these tokens below a node."""

@@ -304,8 +304,8 @@ class Engine:
     ) -> StepHandle:
         """Launch a step that makes some outputs of `top_k`; the sequences get pages, but not yet their tokens.
 
-        `fed` are tokens on the device to take in place of the first ones of `feeds`, all of them or those of some
-        places; `more` is for outputs CHANGED and DRAWN.
+        `fed` are tokens on the device to take in place of the first ones of `feeds`; `more` is for outputs CHANGED and
+        DRAWN.
         """
         if check:
             self._check(feeds)

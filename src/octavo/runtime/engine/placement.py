@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from octavo.backends import one_name, select
+from octavo.backends import concrete, one_name, select
 from octavo.backends.cores import cores, threads_of
 from octavo.errors import BackendError, UsageError
 from octavo.graph.communicator import Communicator
@@ -59,7 +59,7 @@ def backends_for(
             raise UsageError(problem, argument="tensor_parallel")
         threads = max(1, (cores() if threads is None else threads_of(threads)) // tensor_parallel)
         group = RankGroup(
-            tensor_parallel, device=device, threads=threads, deterministic=deterministic, attention=attention
+            tensor_parallel, device=concrete(device), threads=threads, deterministic=deterministic, attention=attention
         )
         communicator = group.communicator
     if communicator is not None:

@@ -323,6 +323,12 @@ class Matched:
         else:
             self._next = found
 
+    def replay(self, tokens: Sequence[int]) -> None:
+        asked = self._known or self._waiting
+        self.tokens += tokens
+        if asked:
+            self._go("go", tokens)
+
     @property
     def stopped(self) -> bool:
         with suppress(OctavoError):  # which `fill` raises

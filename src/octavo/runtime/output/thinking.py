@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import GrammarError
-from octavo.runtime.scheduler.request import Constraint, Foreseeing, PendingMask, foresees
+from octavo.runtime.scheduler.request import Constraint, Foreseeing, PendingMask, foresees, replay
 from octavo.text import Tokenizer
 
 Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -85,9 +86,12 @@ class AfterThinking:
         self._may_answer = True
         self._free: Mask | None = None
         self._crossing: dict[bytes, Mask] = {}
+        self._replayed = deque[int]()
 
     @property
     def pending_mask(self) -> PendingMask | None:
+        if self._replayed and (late := self._go_on()) is not None:
+            return late
         if self._thinks:
             return None
         late = self._answer.pending_mask
@@ -155,6 +159,26 @@ class AfterThinking:
             self._gap = 0
             self._start = []
             self._answer.accept(token)
+
+    def replay(self, tokens: Sequence[int]) -> None:
+        self._replayed += tokens
+        self._go_on()
+
+    def _go_on(self) -> PendingMask | None:
+        """Go on by replayed tokens, but for white space of which the answer has to say first whose it is."""
+        while self._replayed:
+            token = self._replayed[0]
+            if not self._thinks and not self._begins_thinking(token):
+                white = self._gap and not self._held and token in self._white
+                if white and (late := self._answer.pending_mask) is not None:
+                    return late
+                if not (white and self._begins_unspaced()):
+                    replay(self._answer, [*self._held, *self._replayed])
+                    self._held, self._start, self._gap = [], [], 0
+                    self._replayed.clear()
+                    break
+            self.accept(self._replayed.popleft())
+        return None
 
     @property
     def stopped(self) -> bool:

@@ -38,7 +38,8 @@ class Follower:
     """The engine of a rank, whose executors are called from outside."""
 
     def __init__(self, load: Load) -> None:
-        from octavo.backends.gloo import GlooCommunicator, find_store
+        from octavo.backends.gloo import find_store
+        from octavo.backends.ranks import meet
         from octavo.huggingface import open_model_file
         from octavo.models import read_model
         from octavo.runtime.engine.engine import Engine, EngineConfig
@@ -46,10 +47,10 @@ class Follower:
         from octavo.runtime.lora_adapters import with_adapters
         from octavo.runtime.parallel.leading import Handles, collectives_of
 
-        communicator = GlooCommunicator(find_store(load.port), load.rank, load.ranks)
+        communicator = meet(find_store(load.port), load.device, load.rank, load.ranks)
         backends, _ = backends_for(
             load.device, load.threads, deterministic=load.deterministic,
-            attention=load.attention, communicator=communicator,  # type: ignore[arg-type]
+            attention=load.attention, communicator=communicator,
         )
         model = with_adapters(read_model(open_model_file(load.path)), load.lora)
         self._engine = Engine(model, backends, EngineConfig(**load.config))

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -19,7 +19,9 @@ from weakref import finalize
 
 from octavo.errors import RankError, UsageError
 from octavo.formats.spec import AnyArray
-from octavo.graph.communicator import Communicator, Reduction
+from octavo.graph.communicator import Reduction
+from octavo.graph.node import Attention
+from octavo.graph.protocol import Call
 from octavo.runtime.parallel.messages import Failed, FromRank, Load, Ready, RowPart, ToRank, encode, from_rank
 
 log = logging.getLogger("octavo")
@@ -35,7 +37,19 @@ class GroupCommunicator:
 
     def __init__(self, group: RankGroup, ranks: int) -> None:
         self.group, self.rank, self.ranks = group, 0, ranks
-        self.inner: Communicator | None = None
+        self.inner: Any = None
+
+    @property
+    def captures(self) -> bool:
+        """As that of ranks with a GPU each, see `GpuCommunicator`."""
+        assert self.inner is not None
+        return bool(self.inner.captures)
+
+    def sum_calls(self, c: Any, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
+        """As `GpuCommunicator`'s."""
+        assert self.inner is not None
+        calls: list[Call] = self.inner.sum_calls(c, x, terms, out)
+        return calls
 
     def all_reduce(self, value: Any, reduction: Reduction) -> None:
         assert self.inner is not None
@@ -72,14 +86,21 @@ class _Shared:
     closing: bool = False
     owner: int = field(default_factory=os.getpid)
     on_failure: Callable[[RankError], None] | None = None
+    communicator: Any = None
 
     def fail(self, why: str) -> None:
         with self.changed:
             tell = None if self.failure else self.on_failure
             self.failure = self.failure or why
             self.changed.notify_all()
+        self.let_go()
         if tell is not None:
             tell(RankError(why))
+
+    def let_go(self) -> None:
+        """End what rank 0 waits for on a device, and its communicator."""
+        if self.communicator is not None:
+            self.communicator.abort()
 
 
 class RankGroup:
@@ -90,7 +111,8 @@ class RankGroup:
     """
 
     def __init__(
-        self, ranks: int, *, device: str, threads: int | None, deterministic: bool = False, attention: str = "exact"
+        self, ranks: int, *, device: str, threads: int | None, deterministic: bool = False,
+        attention: Attention = "exact",
     ) -> None:
         self.communicator = GroupCommunicator(self, ranks)
         self.device, self.threads = device, threads
@@ -103,13 +125,14 @@ class RankGroup:
 
         Raises BackendError without torch, RankError where one ends.
         """
-        from octavo.backends.gloo import GlooCommunicator, open_store
+        from octavo.backends.gloo import open_store
+        from octavo.backends.ranks import environment, meet
 
         store, ranks, shared = open_store(), self.communicator.ranks, self._shared
         if shared.closing:
             raise RankError(shared.failure or "the other ranks have ended")
         for rank in range(1, ranks):
-            shared.ranks.append(_start(rank))
+            shared.ranks.append(_start(rank, environment(self.device, rank, ranks)))
         Thread(target=_watch, args=(shared,), name="ranks", daemon=True).start()
         for one in shared.ranks:
             self._told(one, encode(Load(
@@ -117,15 +140,15 @@ class RankGroup:
                 self._attention, config,
             )))
 
-        def meet() -> None:
+        def meet_others() -> None:
             try:
-                self.communicator.inner = GlooCommunicator(store, 0, ranks)
+                shared.communicator = self.communicator.inner = meet(store, self.device, 0, ranks)
             except Exception as error:
                 shared.fail(f"the ranks did not find each other: {error}")
             with shared.changed:
                 shared.changed.notify_all()
 
-        Thread(target=meet, name="meeting", daemon=True).start()
+        Thread(target=meet_others, name="meeting", daemon=True).start()
 
     def wait_until_ready(self, collectives: str) -> None:
         """Wait until the others have loaded their parts. Raises RankError where one ends, or would not act as one."""
@@ -219,7 +242,7 @@ def group_of(communicator: object) -> RankGroup | None:
     return communicator.group if isinstance(communicator, GroupCommunicator) else None
 
 
-def _start(rank: int) -> _Rank:
+def _start(rank: int, environment: Mapping[str, str]) -> _Rank:
     """Start the process of a rank. Raises OSError where the system has no room for it."""
     if sys.platform == "win32":
         raise UsageError("tensor parallelism needs Linux or macOS: use one rank here", argument="tensor_parallel")
@@ -230,6 +253,7 @@ def _start(rank: int) -> _Rank:
         process = subprocess.Popen(
             [sys.executable, "-m", "octavo.runtime.parallel.follower", str(theirs.fileno()), str(os.getpid()), level],
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, **environment},
         )
         failing.pop_all()
     return _Rank(rank, process, Connection(ours.detach()))
@@ -293,3 +317,4 @@ def _end(shared: _Shared) -> None:
             one.process.kill()
             with suppress(subprocess.TimeoutExpired):
                 one.process.wait(GONE_S)
+    shared.let_go()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -61,11 +61,18 @@ class LeadingExecutor(Executor):
         self, inputs: Mapping[str, AnyArray], sizes: Sizes, wanted: tuple[int, ...],
         fed: Mapping[str, Fed] | None = None,
     ) -> StepHandle:
-        told = {name: self._handles.place(*source) for name, source in (fed or {}).items()}
+        told = {name: self._handles.numbered(source) for name, source in (fed or {}).items()}
         message = messages.Launch(self._number, dict(sizes), messages.packed(inputs), wanted, told)
         with self._with_all(message):
             handle = self._handles.keep(super().launch(inputs, sizes, wanted, fed))
-        return StepHandle(handle.values, handle.read, partial(self._row, self._handles.last, handle))
+        row = partial(self._row, self._handles.last, handle)
+        return StepHandle(handle.values, partial(self._read, handle.read), row)
+
+    def _read(self, read: Callable[[], list[AnyArray]]) -> list[AnyArray]:
+        """What a step made, unless a rank has ended meanwhile."""
+        found = read()
+        self._group.require()
+        return found
 
     def _row(self, launch: int, handle: StepHandle, output: int, number: int) -> AnyArray:
         """A row of an output, whose parts the others send where it was not gathered."""
@@ -115,17 +122,14 @@ class Handles:
         self._count += 1
         return handle
 
-    def place(self, value: Any, places: Sequence[int] | None) -> messages.FedFrom:
-        """Where a value is from."""
-        number, output = next(
-            (number, i) for number, handle in self._kept for i, one in enumerate(handle.values) if one is value
-        )
-        return number, output, None if places is None else tuple(places)
+    def numbered(self, fed: Fed) -> messages.FedFrom:
+        """Which launch samples these tokens, and their rows."""
+        return next(number for number, handle in self._kept if handle.values is fed.step.values), tuple(fed.rows)
 
     def fed(self, source: messages.FedFrom) -> Fed:
-        """The value that `place` said."""
-        number, output, places = source
-        return self.handle(number).values[output], places
+        """The tokens that `numbered` said."""
+        number, rows = source
+        return Fed(self.handle(number), rows)
 
 
 def collectives_of(graph: Graph) -> str:

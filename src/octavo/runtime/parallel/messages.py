@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from octavo.formats.spec import AnyArray
+from octavo.graph.node import Attention
 
-FedFrom = tuple[int, int, tuple[int, ...] | None]
-"""A launch by its number, which of its outputs, and the elements that are taken of it."""
+FedFrom = tuple[int, tuple[int, ...]]
+"""A launch by its number, and the rows whose tokens are taken."""
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
@@ -46,7 +47,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     device: str
     threads: int | None
     deterministic: bool
-    attention: str
+    attention: Attention
     config: dict[str, Any]
 
 

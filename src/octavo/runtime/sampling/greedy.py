@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 
 from octavo.errors import ContextFullError
 from octavo.formats.spec import AnyArray
-from octavo.graph.plan import StepHandle
+from octavo.graph.plan import Fed, StepHandle
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine
@@ -59,7 +59,7 @@ def _launch_next(engine: Engine, sequences: Seq[Sequence], now: StepHandle) -> S
         return None
     try:
         feeds = [Feed(s, [0]) for s in sequences]
-        return engine.launch(feeds, (BEST,), fed=(now.values[0][:, 1], None), check=False)
+        return engine.launch(feeds, (BEST,), fed=Fed(now, range(len(feeds))), check=False)
     except ContextFullError:
         return None
 

@@ -74,10 +74,22 @@ class Foreseeing(Constraint, Protocol):
     def forced(self) -> list[int]:
         """Tokens that nothing else can come in place of, as far as is known."""
 
+    def replay(self, tokens: Seq[int]) -> None:
+        """`accept` tokens that came elsewhere, without waiting; of one that may not come `fill` tells."""
+
 
 def foresees(constraint: Constraint | None) -> TypeGuard[Foreseeing]:
     """Whether a constraint can tell what may come later."""
     return hasattr(constraint, "fill_after")
+
+
+def replay(constraint: Constraint, tokens: Seq[int]) -> None:
+    """Have a constraint go on by tokens of a reply that another engine began."""
+    if foresees(constraint):
+        constraint.replay(tokens)
+        return
+    for token in tokens:
+        constraint.accept(token)
 
 
 def masked(logits: F32, mask: AnyArray) -> F32:
@@ -151,6 +163,13 @@ class Request:
     def __post_init__(self) -> None:
         self.tokens = CountedText(self.prompt)
         self.has_processors = isinstance(self.sampler, ChainSampler) and len(self.sampler.processors) > 0
+
+    def go_on(self, tokens: Seq[int]) -> None:
+        """Have these tokens, sampled elsewhere, before any other; it is computed like one that was preempted."""
+        for token in tokens:
+            self.tokens.append(token)
+        if self.constraint is not None:
+            replay(self.constraint, tokens)
 
     @property
     def rank(self) -> tuple[int, int]:

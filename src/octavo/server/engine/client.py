@@ -46,14 +46,13 @@ class EngineFailedError(OctavoError):
 class EngineStream:
     """Rows of some replies as steps bring them: an asynchronous iterator of lists, which ends with the last reply.
 
-    Rows that come while nobody waits are one list. `wake` gives an empty one. `places` has each reply's number.
+    Rows that come while nobody waits are one list. `wake` gives an empty one.
     """
 
-    __slots__ = ("_client", "_rows", "_waiter", "closed", "failure", "left", "places")
+    __slots__ = ("_client", "_rows", "_waiter", "closed", "failure", "left")
 
     def __init__(self, client: EngineClient, ids: Sequence[int]) -> None:
         self._client = client
-        self.places = {one: i for i, one in enumerate(ids)}
         self.left = set(ids)
         self.closed = False
         self.failure: Exception | None = None
@@ -116,6 +115,7 @@ class EngineClient:
     state     "loading", "ready" or "dead"; `failure` says why it is dead, `wrong_argument` which argument is wrong
     info      what is loaded; None before the first time that it is
     answers   there was a sign of life lately
+    stalled   replies are under way, and no step ended for long
     stats     the engine's counts after its last step; none of an engine that has ended
     restarts  times that the engine was started again
     """
@@ -125,7 +125,7 @@ class EngineClient:
         self.failure: str | None = None
         self.wrong_argument: str | None = None
         self.info: Info | None = None
-        self.answers = True
+        self.answers, self.stalled = True, False
         self.stats = NO_STATS
         self.restarts = 0
         self.on_step: Callable[[StepOutputs], None] = lambda step: None
@@ -136,8 +136,8 @@ class EngineClient:
 
     @property
     def up(self) -> bool:
-        """Whether there is an engine, and it answers."""
-        return self.state == "ready" and self.answers
+        """Whether there is an engine that answers and gets on."""
+        return self.state == "ready" and self.answers and not self.stalled
 
     @property
     def under_way(self) -> int:

@@ -44,15 +44,15 @@ def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backend: Backend) -
     graph = spec.graph(cache_type=options.cache_type)
     of_page = page_bytes(graph)
     whole = of_page * pages_for(context_of(spec, options.n_ctx)) * options.max_sequences
-    share = _share(spec, backend)
+    share = _share(spec, backend, options.servers)
     return None if share is None else max(min(whole, share), of_page) or None
 
 
-def _share(spec: ModelSpec, backend: Backend) -> int | None:
+def _share(spec: ModelSpec, backend: Backend, servers: int) -> int | None:
     """Half of what weights leave of a GPU's memory, or a quarter of the system's; None where that is not known."""
     if isinstance(backend, BoundedBackend):
         free = backend.free()
         left = free - sum(info.nbytes for info in spec.file.tensors.values())
         return max(left // 2, free // 8)
     machine = room()
-    return None if machine is None else machine.free // 4
+    return None if machine is None else machine.free // 4 // servers

@@ -23,6 +23,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     grammar         what replies may be, after `thinking`
     after_sampling  log-probabilities are of what the sampler draws from, not of all tokens
     progress        tell how far the prompt is computed
+    output          what the reply, which is the only one, has so far: another engine computed it
     """
 
     ids: list[int]
@@ -36,6 +37,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     thinking: Thinking | None = None
     after_sampling: bool = False
     progress: bool = False
+    output: list[int] = []
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):

@@ -28,6 +28,8 @@ PING_S = 5.0
 """Seconds that the engine has for an answer to a ping."""
 LATE, LOST = 3, 12
 """Pings without a sign of life after which nothing more is asked of an engine, and after which it is ended."""
+STALLED = 0.2
+"""Of the seconds that a step may take: as long without one, while replies are under way, and nothing is asked."""
 FATAL = 2
 """Crashes at which a prompt was under way, and is then refused."""
 MOST_REMEMBERED = 10_000
@@ -41,8 +43,9 @@ class ProcessClient(EngineClient):
     A model that can't be loaded the first time is not a reason to try again.
 
     An engine is asked for signs of life: its process answers beside its steps. One that does not, as it is stopped or a
-    driver holds it, or whose step does not end, is killed. What is counted are pings, so that a front that was stopped
-    itself finds its engine well.
+    driver holds it, or whose step does not end, is killed. So is one that ends no step though replies are under way, as
+    they wait for something that never comes. What is counted are pings, so that a front that was stopped itself finds
+    its engine well.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class ProcessClient(EngineClient):
         finally:
             taking.cancel()
             looking.cancel()
-            self.answers = True
+            self.answers, self.stalled = True, False
 
     async def _take_all(self, reader: asyncio.StreamReader, process: subprocess.Popen[bytes]) -> str:
         try:
@@ -135,17 +138,20 @@ class ProcessClient(EngineClient):
 
     async def _look(self, launched: Launched) -> str:
         """Ask an engine for signs of life, and kill it where there are none: what it did not do."""
-        silent, self._step_seconds = 0, 0.0
+        silent, stuck, steps, self._step_seconds = 0, 0, -1, 0.0
         while True:
             self._heard = False
             self._send(Ping())
             await asyncio.sleep(PING_S)
             silent = 0 if self._heard else silent + 1
-            self.answers = silent < LATE
+            stuck = stuck + 1 if self.under_way and self.stats.steps == steps else 0
+            steps = self.stats.steps
+            self.answers, self.stalled = silent < LATE, stuck * PING_S > STALLED * self.step_timeout
             most = LOST if self.state == "ready" else max(LOST, self.step_timeout / PING_S)
-            if silent >= most or self._step_seconds > self.step_timeout:
+            seconds = max(self._step_seconds, stuck * PING_S)
+            if silent >= most or seconds > self.step_timeout:
                 launched.process.kill()
-                seconds, what = (silent * PING_S, "answer") if silent >= most else (self._step_seconds, "end a step")
+                seconds, what = (silent * PING_S, "answer") if silent >= most else (seconds, "end a step")
                 return f"it did not {what} for {seconds:.0f} s, and was killed"
 
     async def _end(self) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Self
 
+from msgspec.structs import replace as replaced
+
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.engine.engine_protocol import Add, EngineOutput, Prefill
+from octavo.server.generation.handover import HANDOVER
 from octavo.server.generation.output_parser import Delta, OutputParser
 from octavo.server.generation.request import GenerationRequest
 from octavo.server.generation.service import Service
@@ -101,9 +105,11 @@ class ChoiceState:
 
 
 class RequestHandle:
-    """The replies to a request: an asynchronous iterator of lists of CompletionOutputs, which may be empty.
+    """The replies to a request: an asynchronous iterator of some CompletionOutputs each, or none.
 
-    failure  what ended them early, if anything did
+    failure   what ended them early, if anything did
+    handover  what its front knows of it; None where there is none
+    rows      that outputs were made of since they were last told to the front
 
     It has to be closed, even after its end. Raises ApiError where there is no room, and from the iteration where a
     reply fails.
@@ -111,31 +117,53 @@ class RequestHandle:
 
     def __init__(self, service: Service, request: GenerationRequest) -> None:
         self.service, self.request = service, request
+        self.handover, self.rows = HANDOVER.get(), list[EngineOutput]()
         self._room = len(request.prompts) * request.n, sum(map(len, request.prompts))
-        service.admit(*self._room)
+        service.admit(*self._room, again=self.handover is not None and self.handover.begun)
         try:
             self.started = monotonic()
             prompts, n = request.prompts, request.n
             self.choices = [ChoiceState(request.parser(service, p), len(p)) for p in prompts for _ in range(n)]
             self._ids = ids = service.client.new_ids(len(self.choices))
+            self._places = {one: i for i, one in enumerate(ids)}
             adds = [
                 Add(ids[i * n : (i + 1) * n], prompt, request.sampling, (request.seed + i * n) % (1 << 64),
                     1 if request.max_tokens == 0 else request.max_tokens, request.logprobs, request.cache_salt,
                     request.grammar, request.thinking, request.after_sampling, request.progress)
                 for i, prompt in enumerate(prompts)
             ]
-            self.stream = service.client.submit(adds)
+            self.stream = service.client.submit(self._unfinished(adds))
         except BaseException:
             service.leave(*self._room)
             raise
         self._stop_ids = {*service.tokenizer.stop_ids, *request.sampling.stop_token_ids}
-        self._closed = False
+        self._closed, self._counts = False, True
         self.failure: Exception | None = None
+
+    def _unfinished(self, adds: list[Add]) -> list[Add]:
+        """Of replies that were begun elsewhere those that have not ended, with their tokens so far, each by itself."""
+        if self.handover is None or not self.handover.pieces:
+            return adds
+        found, tokens = list[Add](), iter(self.handover.tokens(len(self.choices)))
+        for add in adds:
+            for i, one in enumerate(add.ids):
+                if (output := next(tokens)) is not None:
+                    seed = (add.seed + i) % (1 << 64)
+                    found.append(replaced(add, ids=[one], seed=seed, progress=False, output=output))
+        return found
+
+    def replayed(self) -> Iterator[CompletionOutput]:
+        """The outputs of what was computed elsewhere, as a route has written them."""
+        self._counts = False
+        for piece in self.handover.pieces if self.handover is not None else ():
+            yield from self._one_by_one(piece)
+        self.rows.clear()
+        self._counts = True
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[CompletionOutput]:
+    async def __anext__(self) -> Iterable[CompletionOutput]:
         try:
             return self._outputs(await self.stream.__anext__())
         except StopAsyncIteration:
@@ -144,17 +172,35 @@ class RequestHandle:
             self.failure = error
             raise
 
-    def _outputs(self, engine_outputs: list[EngineOutput]) -> list[CompletionOutput]:
+    def _outputs(self, engine_outputs: list[EngineOutput]) -> Iterable[CompletionOutput]:
+        if self.handover is not None:
+            return self._one_by_one(replaced(one, id=self._places[one.id]) for one in engine_outputs)
         if len(engine_outputs) == 1:
             (one,) = engine_outputs
-            output = CompletionOutput(self.stream.places[one.id])
+            output = CompletionOutput(self._places[one.id])
             self._add(one, output)
             return [output]
         outputs: dict[int, CompletionOutput] = {}
         for one in engine_outputs:
-            i = self.stream.places[one.id]
+            i = self._places[one.id]
             self._add(one, outputs.setdefault(i, CompletionOutput(i)))
         return list(outputs.values())
+
+    def _one_by_one(self, rows: Iterable[EngineOutput]) -> Iterator[CompletionOutput]:
+        """An output of each row, whose id is the number of its reply, so that what is written does not depend on time.
+
+        A row is kept with the end that it brings, as a front does not look for stop strings.
+        """
+        for row in rows:
+            output, over = CompletionOutput(row.id), self.choices[row.id].finish is not None
+            try:
+                self._add(row, output)
+            except Exception as error:
+                self.failure = error
+                raise
+            if not over:
+                self.rows.append(row if output.finish is None or row.finish else replaced(row, finish="stop"))
+            yield output
 
     def _add(self, one: EngineOutput, output: CompletionOutput) -> None:
         choice = self.choices[output.choice]
@@ -177,7 +223,11 @@ class RequestHandle:
             self._end(choice, "length" if self.request.max_tokens == 0 else one.finish, output)
 
     def _prefilled(self, choice: ChoiceState, prefill: Prefill, now: float) -> None:
+        if choice.prefill is not None:  # it was begun elsewhere
+            return
         choice.prefill, choice.first_at, choice.last_at = prefill, now, now
+        if not self._counts:
+            return
         metrics = self.service.metrics
         metrics.first.observe(now - self.started)
         metrics.queued.observe(prefill.queued)
@@ -188,11 +238,12 @@ class RequestHandle:
     def _token(
         self, choice: ChoiceState, token: int, logprobs: LogProbs | None, output: CompletionOutput, now: float
     ) -> None:
-        metrics = self.service.metrics
-        metrics.generated_tokens += 1
-        if choice.tokens:
-            metrics.later_tokens += 1
-            metrics.gap.observe(now - choice.last_at)
+        if self._counts:
+            metrics = self.service.metrics
+            metrics.generated_tokens += 1
+            if choice.tokens:
+                metrics.later_tokens += 1
+                metrics.gap.observe(now - choice.last_at)
         choice.tokens += 1
         choice.last_at = now
         output.tokens.append(token)
@@ -215,6 +266,8 @@ class RequestHandle:
         choice.end = reason
         finish = ENDS[reason]
         choice.finish = output.finish = "tool_calls" if choice.called and finish == "stop" else finish
+        if not self._counts:
+            return
         metrics, now = self.service.metrics, monotonic()
         metrics.generated_seconds += choice.seconds
         if choice.tokens > 1:

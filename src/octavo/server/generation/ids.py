@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-import secrets
 import string
 from collections.abc import Iterable
 from contextvars import ContextVar
+from random import Random, SystemRandom
 
 REQUEST_ID: ContextVar[str] = ContextVar("REQUEST_ID")
 """The id of the request that is answered."""
+CHANCE: ContextVar[Random] = ContextVar("CHANCE", default=SystemRandom())  # noqa: B039 (it has no state)
+"""What ids of its reply, and its seed, are made of."""
 ID_NAMES = (b"x-request-id", b"request-id")
 """Headers that have it: OpenAI's, and Anthropic's."""
 TAKEN = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
@@ -19,7 +21,17 @@ LETTERS = string.ascii_letters + string.digits
 
 def new_id(prefix: str) -> str:
     """A prefix and 24 letters and digits."""
-    return prefix + "".join(secrets.choice(LETTERS) for _ in range(24))
+    return prefix + random_letters(24)
+
+
+def random_letters(n: int) -> str:
+    """Letters and digits."""
+    return "".join(CHANCE.get().choices(LETTERS, k=n))
+
+
+def random_seed() -> int:
+    """63 bits."""
+    return CHANCE.get().getrandbits(63)
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]] = ()) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.output.thinking import Thinking
 from octavo.runtime.sampling.sampler import SamplingParams
+from octavo.server.generation.ids import random_seed
 from octavo.server.generation.output_parser import OutputParser
-from octavo.server.generation.service import Service, random_seed
+from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import bad
 from octavo.server.routes.schema import Sampling
 from octavo.server.tool_calls.tools import ToolUse

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +69,7 @@ class Service:
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
-        self.metrics, self.bodies = Metrics(client), Bodies()
+        self.metrics, self.bodies = Metrics(client, options.name), Bodies()
         self._tokens_under_way = self.compiling = 0
 
     async def in_grammar_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -103,17 +102,20 @@ class Service:
         if self.draining:
             return ending()
         if self.client.state == "loading":
-            return unavailable("Loading model")
+            return unavailable("Loading model", code="loading")
         if self.client.state == "dead":
-            return unavailable(f"The engine ended and is being restarted: {self.client.failure}")
+            return unavailable(f"The engine ended and is being restarted: {self.client.failure}", code="engine_dead")
         if not self.client.answers:
-            return unavailable("The engine does not answer")
+            return unavailable("The engine does not answer", code="engine_silent")
+        if self.client.stalled:
+            return unavailable("The engine ends no step, though replies are under way", code="engine_stalled")
         return None
 
-    def admit(self, replies: int, tokens: int) -> None:
+    def admit(self, replies: int, tokens: int, *, again: bool = False) -> None:
         """Take replies to prompts of `tokens` together. Raises ApiError where that is too much for now, or ever.
 
-        `leave` with the same numbers gives their room back.
+        `leave` with the same numbers gives their room back. `again`: another server had taken them, and they may not
+        be refused for their number now.
         """
         if (why := self.health()) is not None:
             raise why
@@ -121,7 +123,8 @@ class Service:
         if replies > room + limits.queue:
             raise bad(f"the request is for {replies} replies, n to each prompt (allowed: up to {room + limits.queue})")
         waiting = self.metrics.replies + replies - room
-        if waiting > limits.queue or (self._tokens_under_way and self._tokens_under_way + tokens > limits.queue_tokens):
+        long = self._tokens_under_way and self._tokens_under_way + tokens > limits.queue_tokens
+        if not again and (waiting > limits.queue or long):
             seconds = max(1, min(LONGEST_WAIT, round(self.metrics.reply_seconds * waiting / room)))
             self.metrics.refused.inc()
             raise ApiError(
@@ -211,7 +214,3 @@ class Service:
         text, foreign = self.tokenizer.write_chat(template, messages, **variables)
         self.require_short(text, "messages")
         return self.tokenizer.encode_written(text, foreign)
-
-
-def random_seed() -> int:
-    return secrets.randbits(63)

@@ -82,7 +82,8 @@ class ApiError(Exception):
     def body(self, *, native: bool = False) -> dict[str, Any]:
         """The error as OpenAI's routes have it, or as those of llama-server."""
         if native:
-            return {"error": {"code": self.status, "message": self.message, "type": self.type, **self.more}}
+            reason = {"reason": self.code} if self.status == 503 and self.code else {}
+            return {"error": {"code": self.status, "message": self.message, "type": self.type, **reason, **self.more}}
         fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": {**fields, **self.more}}
 

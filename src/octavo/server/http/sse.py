@@ -14,10 +14,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
+from octavo.server.generation.handover import COMPLETE, LOST, comment
 from octavo.server.http.api_errors import ApiError, api_error
 from octavo.server.serve_options import Limits
 
 log = logging.getLogger("octavo")
+UNAVAILABLE = 503
 to_json = msgspec.json.Encoder().encode
 PING = b": ping\n\n"
 HEADERS = [
@@ -122,18 +124,30 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         handle, renderer, begun = self.handle, self.renderer, False
         head: bytes | None = None  # what comes first, made before the first events are written
+        told = handle.handover is not None  # to a front
         try:
+            if handle.handover is not None and handle.handover.begun:  # the client has the head, and these events
+                renderer.begin()
+                for output in handle.replayed():
+                    renderer.events([output])
+                head = b""
             async for outputs in handle:
-                if head is None:
-                    head = renderer.begin()
-                data = renderer.events(outputs) if outputs else b""
+                parts = []
+                for some in ([one] for one in outputs) if told else [[*outputs]]:
+                    head = renderer.begin() if head is None else head
+                    parts.append(renderer.events(some))
+                data = b"".join(parts)
                 if not data and monotonic() - self.wrote_at < self.watch.limits.ping:
                     continue
                 if not begun:
                     begun = True
                     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                    head = renderer.begin() if head is None else head
                     data = head + data
-                await self._write(send, data or PING)
+                data = data or PING
+                if told:
+                    data, handle.rows = data + comment(handle.rows), []
+                await self._write(send, data)
             head = renderer.begin() if head is None else head
             last = renderer.end()
         except Exception as error:
@@ -141,9 +155,12 @@ class EventStream(Response):
                 raise
             if not isinstance(error, ApiError):
                 log.warning("a stream ended: %s", error)
-            last = renderer.error(api_error(error))
+            one = api_error(error)
+            last = LOST if told and one.status == UNAVAILABLE else renderer.error(one)
         if handle.stream.closed:
             return
+        if told and last is not LOST:
+            last += COMPLETE
         if not begun:
             assert head is not None
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from octavo.server.engine.engine_protocol import Prefill
 from octavo.server.generation.handle import ChoiceState, RequestHandle
+from octavo.server.generation.handover import created
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import ApiError
@@ -28,7 +28,7 @@ class ChunkedReply:
         self.service, self.name, self.handle = service, name, handle
         self.usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self.common: dict[str, Any] = {
-            "id": new_id(prefix), "object": kind, "created": int(time.time()), "model": name,
+            "id": new_id(prefix), "object": kind, "created": created(), "model": name,
             "system_fingerprint": service.fingerprint,
         }
         self._head = b"data: " + to_json(self.common)[:-1] + b',"choices":['

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus: llama-server's names, so that its dashboards work, and histograms of requests."""
+"""Numbers for Prometheus: by llama-server's names, so that its dashboards work, our own, and vLLM's for routers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from octavo.server.routes.vllm_metrics import as_vllm, cache_config
 
 if TYPE_CHECKING:
     from octavo.server.engine.client import EngineClient
@@ -43,6 +45,17 @@ class Gaps:
         )
 
 
+class Collected(CollectorRegistry):
+    """Families that are there already, in place of what collects them."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
 class Metrics:
     """Counts of what the server did, and how long it took.
 
@@ -51,8 +64,8 @@ class Metrics:
     reply_seconds  that a reply takes, as far as is known
     """
 
-    def __init__(self, client: EngineClient) -> None:
-        self.client, self.registry = client, CollectorRegistry()
+    def __init__(self, client: EngineClient, model: str) -> None:
+        self.client, self.model, self.registry = client, model, CollectorRegistry()
         self.replies, self.beside, self.reply_seconds = 0, 0, 5.0
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.prompt_seconds = self.generated_seconds = 0.0
@@ -99,7 +112,15 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it, as Prometheus reads it."""
-        return generate_latest(self.registry)
+        families = list(self.registry.collect())
+        vllm = [*as_vllm(families, self.model), *self._cache_config()]
+        return generate_latest(Collected([*families, *vllm]))
+
+    def _cache_config(self) -> Iterator[Metric]:
+        """What routers ask of the cache: tokens of a page, and pages."""
+        if (info := self.client.info) is not None:
+            settings = {"block_size": str(info.page_size), "num_gpu_blocks": str(info.n_pages)}
+            yield cache_config(self.model, settings)
 
     def collect(self) -> Iterator[Metric]:
         """What is counted here and elsewhere, for the registry."""
@@ -144,6 +165,8 @@ class Metrics:
             ("prefix_cache_queries", "Prompt tokens looked up in the cache", stats.prompt_tokens),
             ("prefix_cache_hits", "Of these, tokens found", stats.cached_tokens),
             ("num_preemptions", "Replies preempted", stats.preemptions),
+            ("prompt_tokens", "Tokens of prompts, those in the cache too", self.prompt_tokens + self.cached_tokens),
+            ("generation_tokens", "Tokens of replies", self.generated_tokens),
             ("engine_restarts", "Engine restarts", self.client.restarts),
         ):
             yield CounterMetricFamily(f"octavo:{name}", text, value=value)

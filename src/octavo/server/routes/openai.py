@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -48,6 +49,21 @@ async def counted(body: ChatRequest, service: Service) -> Response:
     """The tokens of a chat's prompt, as OpenAI tells their number."""
     prompt = await in_thread_if_long(chat.effort(body), chat.prompt_of, service, body)
     return json_response({"object": "response.input_tokens", "input_tokens": len(prompt)})
+
+
+async def render_chat(request: Request) -> Response:
+    """The tokens of a chat's prompt, as vLLM has them for routers."""
+    body, service = await body_of(request, ChatRequest), service_of(request)
+    return json_response({"token_ids": await in_thread_if_long(chat.effort(body), chat.prompt_of, service, body)})
+
+
+async def render_texts(request: Request) -> Response:
+    """The tokens of prompts, likewise."""
+    body, service = await body_of(request, CompletionRequest), service_of(request)
+    service.require_generation()
+    prompts = partial(completions.prompts_of, service, body.prompt, reply=True)
+    found = await in_thread_if_long(completions.effort(body), prompts)
+    return json_response([{"token_ids": prompt} for prompt in found])
 
 
 async def text_completions(request: Request) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from starlette.responses import Response
 from octavo.server.engine.engine_protocol import Prefill
 from octavo.server.generation.content_blocks import Blocks, Change, ReplyBlock
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
+from octavo.server.generation.handover import created
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.logprobs import chat_logprobs
 from octavo.server.http.api_errors import ApiError
@@ -67,7 +67,7 @@ class ResponseReply:
 
     def __init__(self, body: ResponsesRequest, name: str, handle: RequestHandle) -> None:
         self.body, self.name, self.handle, self.blocks = body, name, handle, Blocks()
-        self.id, self.created = new_id("resp_"), int(time.time())
+        self.id, self.created = new_id("resp_"), created()
         self._ids: dict[int, str] = {}
         self._held: list[Any] = []  # log-probabilities of tokens whose text has not been sent
         self._logprobs: dict[int, list[Any]] = {}  # log-probabilities of each text, by the index of its block

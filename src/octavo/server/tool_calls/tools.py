@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from octavo.errors import GrammarError, TemplateError
 from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.server.constraints.tool_choice import arguments_grammar, text_or_calls, tools_grammar
 from octavo.server.constraints.tool_parameters import ANYTHING, NOTHING, Tool
-from octavo.server.generation.ids import LETTERS, new_id
+from octavo.server.generation.ids import new_id, random_letters
 from octavo.server.http.api_errors import bad
 from octavo.server.tool_calls.formats import GENERIC, ToolFormat, format_of, tells_tools
 from octavo.server.tool_calls.parser import ToolParser
@@ -60,7 +59,7 @@ class ToolUse:
 
     def call_id(self) -> Callable[[], str]:
         """What makes ids of calls."""
-        return _mistral_id if self.form.reader is MistralReader else partial(new_id, "call_")
+        return partial(random_letters, MISTRAL_ID) if self.form.reader is MistralReader else partial(new_id, "call_")
 
     @property
     def strict(self) -> bool:
@@ -108,10 +107,6 @@ class ToolUse:
         named = isinstance(self.choice, Tool)
         tools = [self.choice] if isinstance(self.choice, Tool) else self.tools
         return tools_grammar(self.form, tools, tokenizer, several=self.several and not named)
-
-
-def _mistral_id() -> str:
-    return "".join(secrets.choice(LETTERS) for _ in range(MISTRAL_ID))
 
 
 def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice: str | None, named: str | None,

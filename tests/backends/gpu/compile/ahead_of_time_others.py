@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.backends.gpu.calibration import clip_search_kernel as clip_search
 from octavo.backends.gpu.calibration import gptq_columns_kernel
 from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape, NumberType
+from octavo.backends.gpu.collectives.all_reduce_kernel import all_reduce_kernel
 from octavo.backends.gpu.device import bandwidth
 from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise import kernel as pointwise
@@ -100,6 +101,12 @@ OTHERS: Kernels = {
     "log_sum": (logits_kernel.log_sum_kernel, {"B": 64}, 1, {}),
     "adjust": (logits_kernel.adjust_kernel, {"B": 128}, 4, {"places": "*i32", "changes": "*fp32"}),
     "mask": (logits_kernel.mask_kernel, {"B": 4096}, 4, {"masks": "*i32"}),
+    "local_places": (logits_kernel.local_places_kernel, {"B": 128}, 1, {"places": "*i32", "out": "*i32"}),
+    "merge_ranks": (topk_kernel.merge_ranks_kernel, {"K": 64, "B": 64}, 8,
+                    {"x": "*i32", "firsts": ("i32", "i32"), "out": "*i32"}),
+    "largest_magnitude": (pointwise.largest_magnitude_kernel, {"B": 4096}, 8, {"k": "i32"}),
+    "all_reduce": (all_reduce_kernel, {"RANK": 1, "RANKS": 2, "B": 1024}, 4,
+                   {"terms": ("*fp32",), "inboxes": ("i64", "i64"), "calls": "*i32"}),
     "draw": (logits_kernel.draw_kernel, {"K": 64, "B": 64}, 1, {"found": "*i32", "settings": "*i32", "out": "*i32"}),
     "best_parts": (topk_kernel.best_parts_kernel, {"B": 2048}, 4, {"keys": "*i64", "bad": "*i32"}),
     "best_merge": (topk_kernel.best_merge_kernel, {"B": 128}, 1, {"keys": "*i64", "bad": "*i32", "out": "*i32"}),

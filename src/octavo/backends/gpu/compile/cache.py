@@ -10,13 +10,14 @@ compilation and a warning.
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
 from threading import Lock
@@ -131,8 +132,11 @@ def save(entry: Path, kernel: CompiledKernel) -> None:
                     (temporary / name).write_bytes(data)
                     lines.append(f"{hashlib.sha256(data).hexdigest()} {name}\n")
             (temporary / SUMS).write_text("".join(lines), encoding="utf-8")
-            with suppress(FileExistsError):  # another process was first
+            try:
                 temporary.rename(entry)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # which another process made first
+                    raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:

@@ -31,6 +31,7 @@ class Context:
     wanted         what is made of activations: "plain", which are codes for few tokens and float16 for many, and
                    "ordered", where there is that
     copies         products of the step copy weights to shared memory, as far as is known
+    communicator   a `GpuCommunicator`, if there are several ranks
     """
 
     target: GpuTarget
@@ -42,6 +43,7 @@ class Context:
     contents: dict[str, torch.Tensor] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset({"plain", "ordered"})
     copies: bool = True
+    communicator: Any = None
 
     def begin_plan(self) -> Context:
         """The same memory for another plan, which finds nothing in it."""

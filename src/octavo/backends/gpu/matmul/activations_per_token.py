@@ -21,9 +21,12 @@ from octavo.backends.gpu.matmul.w8a8.quantize_kernel import ROUND, fp8_bits
 
 @triton.jit
 def token_codes_kernel(
-    source, codes, scales, k, top, given, KIND: tl.constexpr, CODE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
+    source, codes, scales, k, top, given, least, KIND: tl.constexpr, CODE: tl.constexpr, B: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Program token: its codes, bytes [T, K], and its scale, float32 [T]: max|value| / top, or `given`. B >= K.
+
+    `least`, float32 [T], are magnitudes of tokens that have values elsewhere too: none is scaled by less.
 
     KIND is that of the Source. CODE: "int8", round(value / scale), halves to even; or "e4m3", the nearest number. A
     token with NaN has the scale NaN, so that it is not lost. With a scale that is given, values beyond the codes are
@@ -39,7 +42,10 @@ def token_codes_kernel(
     low = -top
     if given is None:
         odd = tl.max((value != value).to(tl.int32), 0)  # noqa: PLR0124 - NaN
-        scale = tl.div_rn(tl.max(tl.abs(value), 0), top)
+        largest = tl.max(tl.abs(value), 0)
+        if least is not None:
+            largest = tl.maximum(largest, tl.load(least + token))
+        scale = tl.div_rn(largest, top)
     else:
         odd = tl.max((value - value != 0).to(tl.int32), 0)
         scale = given

@@ -4,9 +4,10 @@ In: a node of the graph and where its values lie. Out: calls of `launch`. Begin 
 of ops enters its functions.
 """
 
-from octavo.backends.gpu.ops import attention, matmul, pointwise, quantize, recurrent, routing, sampling
+from octavo.backends.gpu.ops import attention, collectives, matmul, pointwise, quantize, recurrent, routing, sampling
 from octavo.backends.gpu.ops.registry import BINDERS, binder_of
 
 __all__ = [
-    "BINDERS", "attention", "binder_of", "matmul", "pointwise", "quantize", "recurrent", "routing", "sampling",
+    "BINDERS", "attention", "binder_of", "collectives", "matmul", "pointwise", "quantize", "recurrent", "routing",
+    "sampling",
 ]

@@ -51,6 +51,14 @@ def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
                      float(node.attrs.get("spread", 0.0)), OP=node.op, B=block, warps=warps_of(block))]
 
 
+@binds("largest_magnitude")
+def _largest_magnitude(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x = inputs[0].view(-1, inputs[0].shape[-1])
+    block = next_power_of_2(x.shape[1])
+    return [c.launch(pointwise.largest_magnitude_kernel, (len(x),), x, out, x.stride(0), x.shape[1], B=block,
+                     warps=warps_of(block))]
+
+
 @binds("as_large_as")
 def _as_large_as(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x, like), (tokens, count, k) = inputs, out.shape

@@ -26,11 +26,12 @@ QUANTIZE_BLOCK = 256  # values that a program quantizes, unless it needs a whole
 def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     """`quantize`, or the op whose result is quantized on its way out."""
     x, *others = inputs
+    least = others.pop() if node.op == "quantize" and others else None
     kind = "values" if node.op == "quantize" else expression_of(node.op) if node.op in POINTWISE else node.op
     source = Source(matrix(x), matrix(others[0]) if others else None, float(node.attrs.get("eps", 0.0)))
     if isinstance(out, TokenCodes):
         block = next_power_of_2(out.k)
-        return [quantize_tokens(c, out, source, kind, block, warps_of(block), node.static_scale)]
+        return [quantize_tokens(c, out, source, kind, block, warps_of(block), node.static_scale, least)]
     if isinstance(out, Activation):
         return quantized(c, source, out, kind)
     return [_float_call(c, source, len(out), matrix(out), None, kind, out.shape[1], out.shape[1])]

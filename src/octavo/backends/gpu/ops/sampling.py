@@ -57,6 +57,20 @@ def _largest(c: Context, x: torch.Tensor, out: torch.Tensor, k: int) -> list[Cal
     ]
 
 
+@binds("merge_candidates")
+def _merge_candidates(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x,), firsts, k = inputs, node.attrs["firsts"], node.attrs["k"]
+    return [c.launch(topk_kernel.merge_ranks_kernel, (len(x),), x, firsts, out, x.stride(0), K=k,
+                     B=next_power_of_2(k), warps=1 if k == 1 else 8)]
+
+
+@binds("local_places")
+def _local_places(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (places,) = inputs
+    return [c.launch(logits.local_places_kernel, (-(-len(places) // 128),), places, out, len(places),
+                     node.attrs["first"], node.attrs["count"], B=128, warps=1)]
+
+
 @binds("draw")
 def _draw(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     found, settings = inputs
@@ -88,5 +102,5 @@ def _adjust(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
 def _mask(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, rows, masks = inputs
     n = x.shape[1]
-    return [c.launch(logits.mask_kernel, (len(rows), -(-n // BLOCK)), x, rows, masks, x.stride(0), n, masks.shape[1],
+    return [c.launch(logits.mask_kernel, (len(rows), -(-n // BLOCK)), x, rows, masks, x.stride(0), n, masks.stride(0),
                      B=BLOCK)]

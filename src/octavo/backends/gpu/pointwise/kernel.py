@@ -9,7 +9,8 @@ Bound: latency with few tokens, bytes with many; not measured by themselves.
 Tried: docs/log.md: "AltUp's steps need no kernels of their own"; "Several programs to a norm take as long as one".
 Twin: `octavo.backends.reference.ops.rms_norm`, `octavo.backends.reference.ops.layer_norm`,
     `octavo.backends.reference.ops.soft_max`, `octavo.backends.reference.ops.top_k`,
-    `octavo.backends.reference.ops.keep_groups`, `octavo.backends.reference.ops.sum_experts`
+    `octavo.backends.reference.ops.keep_groups`, `octavo.backends.reference.ops.sum_experts`,
+    `octavo.backends.reference.ops.largest_magnitude`
 """
 
 from __future__ import annotations
@@ -169,6 +170,15 @@ def copy_heads_kernel(
     token, head, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, B)
     value = tl.load(x + token * x_stride + head * x_head_stride + at, mask=at < k)
     tl.store(out + token * out_stride + head * out_head_stride + at, value, mask=at < k)
+
+
+@triton.jit
+def largest_magnitude_kernel(x, out, x_stride, k, B: tl.constexpr, PDL: tl.constexpr):
+    """Program (row): the largest |x| of k values, NaN if one is."""
+    row, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + row * x_stride + at, mask=inside, other=0.0)  # [B]
+    odd = tl.max((value != value).to(tl.int32))  # noqa: PLR0124 - NaN
+    tl.store(out + row, tl.where(odd > 0, float("nan"), tl.max(tl.abs(value))))
 
 
 @triton.jit

@@ -9,7 +9,8 @@ Bound: latency, of launches: a token drawn among 64 candidates of 151,936 takes 
     (docs/log.md, "Where the rest of a decode step goes").
 Tried: nothing else.
 Twin: `octavo.backends.reference.ops.log_sum_exp`, `octavo.backends.reference.ops.adjust`,
-    `octavo.backends.reference.ops.mask`, `octavo.backends.reference.ops.draw`
+    `octavo.backends.reference.ops.mask`, `octavo.backends.reference.ops.draw`,
+    `octavo.backends.reference.ops.local_places`
 """
 
 from __future__ import annotations
@@ -66,7 +67,20 @@ def adjust_kernel(x, places, changes, x_stride, n, B: tl.constexpr, PDL: tl.cons
 
 
 @triton.jit
-def mask_kernel(x, rows, masks, x_stride, n, words, B: tl.constexpr, PDL: tl.constexpr):
+def local_places_kernel(places, out, n, first, count, B: tl.constexpr, PDL: tl.constexpr):
+    """B places (row, column) as `adjust_kernel` takes them for columns first to first + count - 1; else row -1."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    row = tl.load(places + 2 * i, mask=i < n, other=-1)  # [B]
+    column = tl.load(places + 2 * i + 1, mask=i < n, other=0) - first
+    tl.store(out + 2 * i, tl.where((column >= 0) & (column < count), row, -1), mask=i < n)
+    tl.store(out + 2 * i + 1, column, mask=i < n)
+
+
+@triton.jit
+def mask_kernel(x, rows, masks, x_stride, n, masks_stride, B: tl.constexpr, PDL: tl.constexpr):
     """Program (mask, part): -inf in those of B values of row rows[mask] whose bit is not set; row -1: none."""
     if PDL:
         gdc_launch_dependents()
@@ -75,7 +89,7 @@ def mask_kernel(x, rows, masks, x_stride, n, words, B: tl.constexpr, PDL: tl.con
     row = tl.load(rows + mask).to(tl.int64)
     at = part * B + tl.arange(0, B)
     inside = (at < n) & (row >= 0)
-    bits = tl.load(masks + mask * words + at // 32, mask=inside, other=-1)  # [B]
+    bits = tl.load(masks + mask * masks_stride + at // 32, mask=inside, other=-1)  # [B]
     out = ((bits >> (at % 32)) & 1) == 0
     tl.store(x + row * x_stride + at, tl.full([B], -float("inf"), tl.float32), mask=inside & out)
 

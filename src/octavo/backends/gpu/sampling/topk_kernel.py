@@ -10,7 +10,7 @@ Tile:
 Bound: latency, of launches: with embedding and last row the choice of the likeliest takes 6 to 8 us of a step
     (docs/log.md, "Where the rest of a decode step goes").
 Tried: nothing else.
-Twin: `octavo.backends.reference.ops.top_candidates`
+Twin: `octavo.backends.reference.ops.top_candidates`, `octavo.backends.reference.ops.merge_candidates`
 
 A value and its index are one int64 key: the higher the key the larger the value, and of equal values the lower index.
 Values that are not finite are counted.
@@ -154,3 +154,39 @@ def topk_of_groups_kernel(
             best = tl.max(key)
             _store_result(row, i, best, None, K)
             key = tl.where(key == best, MIN_KEY, key)
+
+
+@triton.jit
+def merge_ranks_kernel(
+    x, firsts, out, x_stride, K: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
+):
+    """Program (token): the row of op `top_candidates` from those of parts, side by side, that begin at `firsts`.
+
+    A candidate's place is how many are larger, or equal and of an earlier part or place.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    row, own = x + token * x_stride, out + token * (1 + 2 * K)
+    inside, bad = at < K, 0
+    for part in tl.static_range(len(firsts)):
+        words = row + part * (1 + 2 * K)
+        bad += tl.load(words)
+        place = tl.load(words + 1 + at, mask=inside, other=0) + firsts[part]  # [B]
+        bits = tl.load(words + 1 + K + at, mask=inside, other=0)
+        value = tl.where(inside, bits.to(tl.float32, bitcast=True), -float("inf"))
+        rank = tl.zeros([B], tl.int32)
+        for other in tl.static_range(len(firsts)):
+            there = row + other * (1 + 2 * K) + 1 + K + at
+            others = tl.load(there, mask=inside, other=0).to(tl.float32, bitcast=True)
+            ahead = others[None, :] > value[:, None]  # [B, B]
+            if other < part:
+                ahead |= others[None, :] == value[:, None]
+            if other == part:
+                ahead |= (others[None, :] == value[:, None]) & (at[None, :] < at[:, None])
+            rank += tl.sum((ahead & inside[None, :]).to(tl.int32), 1)
+        chosen = inside & (rank < K)
+        tl.store(own + 1 + rank, place, mask=chosen)
+        tl.store(own + 1 + K + rank, bits, mask=chosen)
+    tl.store(own, bad)

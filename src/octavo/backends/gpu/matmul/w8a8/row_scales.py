@@ -43,11 +43,13 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
 
 
 def quantize_tokens(
-    c: Context, out: TokenCodes, source: Source, kind: Any, block: int, warps: int, static_scale: float | None = None
+    c: Context, out: TokenCodes, source: Source, kind: Any, block: int, warps: int, static_scale: float | None = None,
+    least: torch.Tensor | None = None,
 ) -> Call:
-    """The call that quantizes a Source [T, K], of which `kind` says what is made; `block` holds K."""
+    """The call that quantizes a Source [T, K], of which `kind` says what is made; `block` holds K, `least` is that of
+    the kernel."""
     code = "int8" if out.is_int8 else "e4m3"
     return c.launch(
         token_codes_kernel, (out.tokens,), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[code],
-        static_scale, KIND=kind, CODE=code, B=block, warps=warps, exact=True,
+        static_scale, least, KIND=kind, CODE=code, B=block, warps=warps, exact=True,
     )

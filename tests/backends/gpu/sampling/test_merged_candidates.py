@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.cpu import CpuBackend
+from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.backends.reference import ops as defined
 from octavo.graph.executor import Executor
@@ -16,7 +17,12 @@ from octavo.graph.ops import apply
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 
-BACKENDS: list[Backend] = [CpuBackend(threads=1), ReferenceBackend()]
+
+@pytest.fixture(params=["cpu", "gpu", "reference"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    if request.param == "gpu":
+        return GpuBackend()
+    return CpuBackend(threads=1) if request.param == "cpu" else ReferenceBackend()
 
 
 def made(backend: Backend, op: str, x: np.ndarray, **attrs: Any) -> np.ndarray:
@@ -25,10 +31,9 @@ def made(backend: Backend, op: str, x: np.ndarray, **attrs: Any) -> np.ndarray:
     node = Node("input", (), ("tokens", *x.shape[1:]), "i32" if x.dtype == np.int32 else "f32", name="x")
     graph = schedule(Graph.of(apply(op, node, **attrs)), [backend], limits)
     (out,) = Executor(graph, [backend], limits).run({"x": x}, limits)
-    return out
+    return np.array(out)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
 @pytest.mark.parametrize("k", [1, 8, 40])
 def test_merged(backend: Backend, k: int) -> None:
     x = np.random.default_rng(k).integers(-40, 40, (5, 300)).astype(np.float32)  # equals among them
@@ -41,7 +46,6 @@ def test_merged(backend: Backend, k: int) -> None:
     assert found[:, 0].tolist() == [0, 1, 0, 2, 0]
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
 def test_places(backend: Backend) -> None:
     places = np.array([[0, 31], [1, 32], [2, 71], [3, 72], [-1, 40]], np.int32)
     found = made(backend, "local_places", places, first=32, count=40)
@@ -49,7 +53,6 @@ def test_places(backend: Backend) -> None:
     assert found[1:3, 1].tolist() == [0, 39]
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
 def test_largest_magnitudes(backend: Backend) -> None:
     x = np.array([[1, -3, 2], [0, 0, 0], [1, np.nan, 2], [-np.inf, 1, 2]], np.float32)
     np.testing.assert_array_equal(made(backend, "largest_magnitude", x), [[3], [0], [np.nan], [np.inf]])

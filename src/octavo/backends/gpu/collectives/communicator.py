@@ -1,0 +1,175 @@
+"""Communicators of ranks that have a GPU each, and of ranks that share one.
+
+Small sums are a kernel of our own on memory that all ranks see (torch's symmetric memory), the rest is NCCL's. Both are
+calls on the stream, which a captured graph replays. Values of ranks that share a GPU go over the host.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from threading import Event
+from typing import Any, Protocol
+
+from octavo.backends.gloo import distributed
+from octavo.backends.gpu.launch.context import Context
+from octavo.errors import BackendError
+from octavo.graph.communicator import Communicator, Reduction
+from octavo.graph.protocol import Call
+
+log = logging.getLogger("octavo")
+MOST_VALUES = 64 << 10
+"""Of a sum that the kernel makes: of more, NCCL's ring is faster than every rank reading all."""
+BLOCK = 1024
+"""Values of a program."""
+STEP_S = 7 * 24 * 3600.0
+"""Seconds for a collective: the end of a rank is told otherwise, and a server may have nothing to do for days."""
+MOST_ROUNDS = 10_000
+"""Of words that are given to kernels which wait for a rank that has ended."""
+SETTINGS = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""Of the environment: without NVLink multicast, which a fault can leave out of service for all; each process calls its
+own GPU the first one; and no thread of NCCL's ends the process where a step waits long."""
+
+
+def visible_to(rank: int, count: int) -> dict[str, str]:
+    """Of the environment of a process whose first GPU is that of a rank; the others, `count` in all, come after it."""
+    known = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = known.split(",") if known else [str(i) for i in range(count)]
+    first = rank % len(names)
+    return {**SETTINGS, "CUDA_VISIBLE_DEVICES": ",".join([*names[first:], *names[:first]])}
+
+
+class GpuCommunicator(Communicator, Protocol):
+    """A communicator of tensors on a GPU."""
+
+    captures: bool
+    """Whether a captured graph may have its calls."""
+
+    def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
+        """The calls that make `out` the sum of all ranks' x and of terms, which all have; all of one shape."""
+
+
+class DeviceCommunicator:
+    """One of several ranks, which meet at a store. Raises BackendError where this process has a group of its own."""
+
+    captures = True
+
+    def __init__(self, store: Any, rank: int, ranks: int) -> None:
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
+        import torch
+
+        dist: Any = distributed()
+        if dist.is_initialized():
+            raise BackendError("tensor parallelism needs torch.distributed, which this process uses for something else")
+        self.rank, self.ranks, self._torch, self._dist = rank, ranks, torch, dist
+        device = torch.device("cuda", 0)
+        torch.cuda.set_device(device)
+        dist.init_process_group(
+            "nccl", store=dist.PrefixStore("nccl", store), rank=rank, world_size=ranks,
+            timeout=timedelta(seconds=STEP_S), device_id=device,
+        )
+        self._reductions = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+        self._ended = Event()
+        dist.all_reduce(torch.ones(1, device=device))  # connections are made now, not while a step is captured
+        self._inbox, self._inboxes = self._open_inboxes(device)
+        self._calls = torch.zeros(MOST_VALUES // BLOCK, dtype=torch.int32, device=device)
+
+    def _open_inboxes(self, device: Any) -> tuple[Any, tuple[int, ...]]:
+        """Memory of this rank that all write to, empty, and the addresses of all ranks'; none where GPUs don't reach
+        each other's memory."""
+        torch, shape = self._torch, (2, self.ranks, MOST_VALUES)
+        try:
+            import torch.distributed._symmetric_memory as symmetric_memory
+
+            own = symmetric_memory.empty(*shape, dtype=torch.int64, device=device)
+            own.zero_()
+            handle = symmetric_memory.rendezvous(own, self._dist.group.WORLD)
+            inboxes = tuple(map(int, handle.buffer_ptrs))
+        except (ImportError, RuntimeError, AttributeError) as error:
+            log.info("device gpu: all sums of ranks are NCCL's: %s", str(error).partition("\n")[0])
+            own, inboxes = None, ()
+        every = torch.tensor([float(bool(inboxes))], device=device)
+        self._dist.all_reduce(every, self._reductions["sum"])  # by when all inboxes are empty
+        return (own, inboxes) if every.item() == self.ranks else (None, ())
+
+    def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
+        values = (x, *terms, out)
+        if not (self._inboxes and 0 < x.numel() <= MOST_VALUES and all(each.is_contiguous() for each in values)):
+            return [partial(self._sum, x, terms, out)]
+        from octavo.backends.gpu.collectives.all_reduce_kernel import all_reduce_kernel
+
+        grid = (-(-x.numel() // BLOCK),)
+        return [c.launch(
+            all_reduce_kernel, grid, x, tuple(terms), out, self._inboxes, self._calls, x.numel(), MOST_VALUES,
+            RANK=self.rank, RANKS=self.ranks, B=BLOCK,
+        )]
+
+    def _sum(self, x: Any, terms: Sequence[Any], out: Any) -> None:
+        out.copy_(x)
+        self.all_reduce(out, "sum")
+        for term in terms:
+            out.add_(term)
+
+    def all_reduce(self, value: Any, reduction: Reduction) -> None:
+        if value.numel():
+            self._dist.all_reduce(value, self._reductions[reduction])
+
+    def all_gather(self, part: Any, out: Any) -> None:
+        if part.numel():
+            self._dist.all_gather_into_tensor(out, part)
+
+    def abort(self) -> None:
+        """Let go of the group. What waits for a rank that has ended goes on: kernels are given words of their call."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        cuda: Any = self._torch.cuda
+        if self._inboxes:
+            inbox, last = self._inbox.view(-1, MOST_VALUES // BLOCK, BLOCK), cuda.default_stream()
+            with cuda.stream(cuda.Stream()):
+                for _ in range(MOST_ROUNDS):
+                    if last.query():
+                        break
+                    inbox.copy_(((self._calls.to(self._torch.int64) + 1) << 32)[None, :, None])
+                    cuda.current_stream().synchronize()
+        self._dist.distributed_c10d._abort_process_group()
+
+
+class HostStagedCommunicator:
+    """Collectives of values on a GPU by those of a communicator of arrays; a captured graph can't have them."""
+
+    captures = False
+
+    def __init__(self, inner: Communicator) -> None:
+        self._inner, self.rank, self.ranks = inner, inner.rank, inner.ranks
+
+    def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
+        def call() -> None:
+            out.copy_(x)
+            self.all_reduce(out, "sum")
+            for term in terms:
+                out.add_(term)
+
+        return [call]
+
+    def all_reduce(self, value: Any, reduction: Reduction) -> None:
+        host = value.cpu()
+        self._inner.all_reduce(host.numpy(), reduction)
+        value.copy_(host)
+
+    def all_gather(self, part: Any, out: Any) -> None:
+        host = out.cpu()
+        self._inner.all_gather(part.cpu().numpy(), host.numpy())
+        out.copy_(host)
+
+    def abort(self) -> None:
+        self._inner.abort()

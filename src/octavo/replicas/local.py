@@ -1,0 +1,105 @@
+"""Replicas as processes of this machine: each with its share of the cores, or a card."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from octavo.backends.cores import cores
+from octavo.errors import UsageError
+from octavo.replicas.replica import Refused, Served, Setup, from_replica, start
+from octavo.server.engine.channel import LENGTH, ChannelError, length_of
+from octavo.server.engine.launch import GONE_S
+from octavo.server.serve_options import EngineOptions, ServerOptions
+
+CARDS = Path("/proc/driver/nvidia/gpus")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class LocalProcess:
+    """A replica's process, see `Running`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self.process, self._socket = process, sock
+
+    async def served(self) -> Served:
+        sock = self._socket.dup()
+        sock.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=sock)
+        try:
+            found = from_replica(await reader.readexactly(length_of(await reader.readexactly(LENGTH.size))))
+        except (EOFError, OSError, ChannelError):
+            return await _never()  # `ended` tells more
+        finally:
+            writer.close()
+        if isinstance(found, Refused):
+            raise found.error()
+        return found
+
+    async def ended(self) -> str:
+        while (status := self.process.poll()) is None:
+            await asyncio.sleep(0.02)
+        return f"its process ended with status {status}"
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    async def close(self) -> None:
+        self._socket.close()
+        self.process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GONE_S):
+                await self.ended()
+
+
+async def _never() -> Served:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+class LocalLauncher:
+    """Starts replicas here. Raises UsageError where there are fewer cards than replicas, and on Windows."""
+
+    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, step_timeout: float) -> None:
+        if os.name == "nt":
+            raise UsageError("--replicas needs Linux or macOS: Windows hands no sockets to other processes")
+        self._engine, self._server, self._step_timeout = engine, server, step_timeout
+        self._cards = [] if engine.device in ("cpu", "reference") else cards()
+        self._each = engine.tensor_parallel
+        if self._cards and n * self._each > len(self._cards):
+            needs = "a card" if self._each == 1 else f"{self._each} cards"
+            most = len(self._cards) // self._each
+            allowed = f"up to {most}, or --device cpu" if most else "--device cpu"
+            raise UsageError(f"--replicas is {n}, but each needs {needs} (allowed: {allowed})")
+        if not self._cards:
+            threads = max(1, cores() // n) if engine.threads is None else engine.threads
+            self._engine = msgspec.structs.replace(engine, threads=threads, servers=n)
+
+    def setup(self, number: int) -> Setup:
+        """What a replica is to serve."""
+        own = self._cards[number * self._each : (number + 1) * self._each]
+        environment = {VISIBLE: ",".join(own)} if own else {}
+        level = logging.getLogger("octavo").getEffectiveLevel()
+        return Setup(number, self._engine, self._server, self._step_timeout, level=level, environment=environment)
+
+    async def start(self, number: int) -> LocalProcess:
+        return LocalProcess(*start(self.setup(number)))
+
+    async def close(self) -> None:
+        """There is nothing to give back."""
+
+
+def cards() -> Sequence[str]:
+    """The cards that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if (visible := os.environ.get(VISIBLE)) is not None:
+        return [one.strip() for one in visible.split(",") if one.strip()]
+    return [str(i) for i in range(len(list(CARDS.iterdir())))] if CARDS.is_dir() else []

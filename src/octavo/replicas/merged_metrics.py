@@ -1,0 +1,52 @@
+"""/metrics of all replicas in one, with a label that says whose a number is, and the front's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.replicas.pool import Pool
+
+
+class MergedMetrics:
+    """A collector of what replicas say, by their numbers, and of the counts of their front.
+
+    moved  requests that another replica went on with
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool, self.moved = pool, 0
+        self._said: Mapping[int, str] = {}
+
+    def text(self, said: Mapping[int, str]) -> bytes:
+        """As Prometheus reads it: `said` is what the replicas answered that did."""
+        self._said = said
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: families are those that replicas have."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, for the registry."""
+        merged: dict[str, Metric] = {}
+        for number, text in self._said.items():
+            for family in text_string_to_metric_families(text):
+                metric = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                metric.samples += [s._replace(labels={**s.labels, "replica": str(number)}) for s in family.samples]
+        yield from merged.values()
+        up = GaugeMetricFamily("octavo:replica_up", "Whether a replica takes requests", labels=["replica"])
+        load = GaugeMetricFamily("octavo:replica_requests", "Requests that a replica has", labels=["replica"])
+        restarts = CounterMetricFamily("octavo:replica_restarts", "Restarts of a replica", labels=["replica"])
+        for one in self.pool.replicas:
+            up.add_metric([str(one.number)], one.state == "up")
+            load.add_metric([str(one.number)], one.load)
+            restarts.add_metric([str(one.number)], one.restarts)
+        yield from (up, load, restarts)
+        yield CounterMetricFamily("octavo:requests_moved", "Requests that another replica went on with",
+                                  value=self.moved)

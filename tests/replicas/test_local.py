@@ -1,0 +1,139 @@
+"""What each replica of this machine has, numbers of all of them, and the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.bench.serving.http import Address, get_json
+from octavo.bench.serving.launch import served
+from octavo.errors import UsageError
+from octavo.replicas import local
+from octavo.replicas.local import LocalLauncher, cards
+from octavo.replicas.merged_metrics import MergedMetrics
+from octavo.replicas.pool import Pool
+from octavo.server.engine.fake import FakeClient
+from octavo.server.routes.metrics import Metrics
+from octavo.server.serve_options import EngineOptions, ServerOptions
+from tests.limits import HANG_S
+from tests.replicas.live_front import local as processes
+from tests.replicas.scripted_replicas import ScriptedLauncher
+
+SERVER = ServerOptions(name="demo")
+
+
+def setups(n: int, **engine: object) -> list[tuple[int | None, int, dict[str, str]]]:
+    launcher = LocalLauncher(n, EngineOptions("demo", **engine), SERVER, 600.0)  # type: ignore[arg-type]
+    found = [launcher.setup(i) for i in range(n)]
+    assert [one.number for one in found] == [*range(n)]
+    return [(one.engine.threads, one.engine.servers, one.environment) for one in found]
+
+
+def test_cores_and_memory_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "cores", lambda: 8)
+    assert setups(4, device="cpu") == [(2, 4, {})] * 4
+    assert setups(3, device="cpu") == [(2, 3, {})] * 3
+    assert setups(16, device="cpu") == [(1, 16, {})] * 16
+    assert setups(2, device="cpu", threads=8) == [(8, 2, {})] * 2
+
+
+def test_each_has_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    assert cards() == ["3", "GPU-5"]
+    assert setups(2) == [(None, 1, {"CUDA_VISIBLE_DEVICES": "3"}), (None, 1, {"CUDA_VISIBLE_DEVICES": "GPU-5"})]
+    with pytest.raises(UsageError, match=r"--replicas is 3, but each needs a card \(allowed: up to 2, or --device cpu"):
+        setups(3)
+    assert len(setups(3, device="cpu")) == 3
+
+
+def test_each_has_a_card_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    environments = [environment for _, _, environment in setups(2, tensor_parallel=2)]
+    assert environments == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
+    with pytest.raises(UsageError, match=r"--replicas is 3, but each needs 2 cards \(allowed: up to 2, or"):
+        setups(3, tensor_parallel=2)
+    with pytest.raises(UsageError, match=r"each needs 8 cards \(allowed: --device cpu\)"):
+        setups(1, tensor_parallel=8)
+
+
+def test_cards_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(local, "CARDS", tmp_path / "none")
+    assert cards() == []
+    monkeypatch.setattr(local, "CARDS", tmp_path)
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    assert cards() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert cards() == []
+
+
+def test_a_replica_that_can_not_load_its_model_says_why() -> None:
+    import asyncio
+
+    from octavo.replicas.replica import start
+
+    async def refused() -> None:
+        setup = processes(1).setup(0)
+        setup.engine = EngineOptions("demo", device="cpu", n_ctx=1 << 40)
+        running = local.LocalProcess(*start(setup))
+        with pytest.raises(UsageError, match="n_ctx is 1099511627776"):
+            await running.served()
+        assert "status 1" in await running.ended()
+        await running.close()
+
+    asyncio.run(refused())
+
+
+def test_numbers_of_all_replicas_are_one_page() -> None:
+    texts = {}
+    for number in (0, 2):
+        metrics = Metrics(FakeClient(), "demo")
+        metrics.ended(1.0 + number, "stop", 5)
+        texts[number] = metrics.text().decode()
+    merged = MergedMetrics(Pool(ScriptedLauncher([]), 3, 1.0, ""))
+    merged.moved = 7
+    page = merged.text(texts).decode()
+    assert page.count("# TYPE octavo:e2e_request_latency_seconds histogram") == 1
+    found = {(s.name, *sorted(s.labels.items())): s.value for f in text_string_to_metric_families(page)
+             for s in f.samples}
+    for number, text in texts.items():
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = {**sample.labels, "replica": str(number)}
+                assert found.pop((sample.name, *sorted(labels.items()))) == sample.value
+    of_each = [("octavo:replica_up", 0), ("octavo:replica_requests", 0), ("octavo:replica_restarts_total", 0)]
+    wanted = {(name, ("replica", str(i))): value for name, value in of_each for i in range(3)}
+    assert found == {**wanted, ("octavo:requests_moved_total",): 7}
+
+
+def test_an_address_of_ray_is_of_replicas() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "octavo", "serve", "demo", "--ray-address", "auto"], capture_output=True, text=True,
+        check=False, timeout=HANG_S,
+    )
+    assert (run.returncode, run.stderr) == (2, "octavo: error: --ray-address needs --replicas\n")
+
+
+@pytest.mark.slow
+def test_the_command_ends_in_order_and_leaves_nothing(tmp_path: Path) -> None:
+    import asyncio
+
+    with served("demo", ["--device", "cpu", "--replicas", "2"]) as to:
+        states, _ = asyncio.run(get_json(Address(to.host, to.port), "/replicas"))
+        assert len(states) == 2
+        children = subprocess.run(["ps", "-eo", "pid,args"], check=True, capture_output=True, text=True).stdout
+        mine = [int(line.split()[0]) for line in children.splitlines() if f"--port {to.port}" in line]
+        assert mine
+        replicas = Path(f"/proc/{mine[0]}/task/{mine[0]}/children").read_text().split()
+        assert len(replicas) == 2
+        os.kill(mine[0], signal.SIGTERM)
+        for one in replicas:
+            while Path(f"/proc/{one}").exists():
+                pass
