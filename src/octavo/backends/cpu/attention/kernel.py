@@ -2,22 +2,23 @@
 """Attention over the paged KV cache, page by page.
 
 Algorithm: online softmax (Milakov and Gimelshein, arXiv 1805.02867), FlashAttention's loop (arXiv 2205.14135) on
-    vectors; flash-decoding's split of a sequence's pages where heads are fewer than threads.
+    vectors; flash-decoding's split of a sequence's pages among tasks.
 Tile:
-    task     n queries [n, D]: with one token a sequence the heads that share a key head, with many 8 tokens of one head
+    decode   task (token, key head, split): n queries [n, D] are the heads that share a key head
+    prefill  task (8 tokens, query head): n queries are these tokens
     pages    | 64 positions | 64 | ...    scores [n, 64] -> maximum, exp -> sums [n, D] += weights * values
-Bound: bytes of the cache for one token: at depth 16,384 5.3 ms from f16 in memory, 1.9 from the L1, with AVX-512
-    (docs/log.md, "Attention of one token waited for scales and for lines fetched in leaps"); instructions for prompts,
-    not measured by themselves.
+Bound: bytes of the cache when decoding: 16 heads on 8 of 128 at depth 16,384 take 5.3 ms on a core of a Xeon (AVX-512)
+    with an f16 cache in memory, 1.9 with one in the L1 (docs/log.md, "Attention of one token waited for scales and for
+    lines fetched in leaps"). Instructions for prompts, not measured by themselves.
 Tried: docs/log.md: "Attention of one token waited for scales and for lines fetched in leaps"; "A KV cache in small
     memory pages costs more than reading it".
 Twin: `octavo.backends.reference.ops.attention`
 
 A page is 64 positions (`cache_layout.py` says how it is laid out). n queries share each page that is read.
 
-Parts of some pages are attended to by themselves, and then joined in order. With one token a sequence they are tasks of
-their own. Where parts begin depends on a position alone, so both kernels give the same numbers, bit for bit, whatever
-else is in a step.
+A sequence's pages are divided into parts, each of which is attended to by itself; the results are joined in order. When
+decoding, parts are tasks of their own (splits), which `combine_kernel` joins. Where a part begins depends on positions
+alone, so decode and prefill give the same numbers, bit for bit, whatever else is in a step.
 """
 
 from __future__ import annotations
@@ -73,23 +74,23 @@ heads            of queries
 keys, values     the cache's pages, with kv_heads each (`cache_layout.py` says how they lie)
 scale            what scores are multiplied with
 positions        int32, of each token
-starts           int32 [sequences + 1], the first token of each sequence; when decoding, token s is that of sequence s
+starts           int32 [sequences + 1], the first token of each sequence; when decoding, sequence s has token s
 pages            int32 [sequences, pages_width], the pages of each sequence
 splits           tasks that share a sequence's pages, when decoding
-part, partial    pages of a part, and memory for what is found in each of them
-window           positions that a token sees, if kernels are made for that
-cap              what scores stay below, if kernels are made for that
-reach            positions after its own that a token sees, if kernels are made for that
+part, partial    pages of a part, and memory for the sums and states of each split
+window           how many positions a token sees, if the kernel is windowed
+cap              what scores stay below (a soft cap), if it is capped
+reach            how many positions after its own a token sees, if it is reaching
 sinks            float32 [heads], scores that have no values, or 0
-chunked          1 where windows are fixed, and a token sees its own one's positions
+chunked          1 where windows are fixed chunks, and a token sees those positions of its own chunk
 k_scales         float32 [kv_heads], static scales of keys as they are loaded, or 0; v_scales those of values
-slopes           float32 [heads], what scores lose for each position between, if kernels are made for that
+slopes           float32 [heads], what scores lose for each position between query and key, if it is sloped (ALiBi)
 """
 
 
 @exact
 def behind(position, window, chunked):
-    """Positions that a token sees, its own among them, from the first one of its window on."""
+    """How many positions a token sees, up to and including its own."""
     return position % window + 1 if chunked else window
 
 
@@ -121,7 +122,7 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
             unit = scale_of(a.v_scales, head)
             out = a.out + (token * kv_heads + head) * nbytes
             finish(out, dim * 4, sums, states, group, a.sinks, head * group, unit)
-        elif first >= stop and split > 0:  # nothing is there, and its sums are not looked at
+        elif first >= stop and split > 0:  # an empty part, which `combine_kernel` skips: its sum of weights is 0
             state = f32_pointer(a.partial + task * (nbytes + state_bytes) + nbytes)
             for i in range(group):
                 state[4 * i + 1] = 0.0
@@ -172,7 +173,7 @@ def _join(dim: int) -> Any:
 
 @kernels(ATTENTION)
 def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool, sloped: bool) -> Any:
-    """One task for each tile of `TILE` tokens and query head, however many share a key head; it uses no splits."""
+    """One task for each tile of `TILE` tokens and query head, however many share a key head; it joins parts itself."""
     attend = _attend(kind, TILE, dim, windowed, capped, 1, reaching, sloped)
     finish, join = _finish(kind, TILE, dim, 0), _join(dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
@@ -215,10 +216,10 @@ def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching:
 
 
 def _finish(kind: Kind, n: int, dim: int, step: int) -> Any:
-    """A function that divides the first `count` of n sums [n, dim] by their totals and writes them out.
+    """A function that divides the first `count` of n sums [n, dim] by their totals and writes them to `out`.
 
-    Where there are sinks, the i-th total has that of `head` + i * step in it. `unit` is what values are multiplied
-    with; those that are rotated are rotated back.
+    With sinks, the i-th total includes that of head + i * step. Values are multiplied with `unit`, and rotated back
+    where the cache has them rotated.
     """
     rotated = is_rotated(kind)
 
@@ -239,12 +240,13 @@ def _finish(kind: Kind, n: int, dim: int, step: int) -> Any:
 
 
 def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool, sloped: bool) -> Any:
-    """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at position p + i * step.
+    """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at `position` + i * step.
 
-    The `head` is that of queries, and where `step` is 0 that of keys. If kernels are made for a reach, a query sees
-    that much further, up to position `final`; if for slopes, scores lose for each position between query and key.
+    `head` is that of the queries (step 1: n tokens of a head), or that of the keys (step 0: n heads of a token). If it
+    is reaching, a query sees that much further, up to position `final`.
 
-    It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
+    It leaves sums [n, dim] of weighted values, and in states [n, 4] of each query the largest score, the sum of
+    weights, and what its earlier sums were last multiplied with.
     """
     piece, page_floats, score_bytes, each = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, query_bytes(kind, dim)
     scores_of, add_values, set_query = (
@@ -255,7 +257,7 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
     all_bytes = n * each
 
     def weigh(scores, hidden, seen, scale, cap, state):
-        """Scores of one query to weights e^(score - maximum); state: maximum, sum, factor of before.
+        """Turn scores [64] of one query into weights e^(score - maximum); see `_attend` for its state.
 
         Weights are 0 before position `hidden` of the page and from `seen` on.
         """
@@ -305,7 +307,7 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
         last = position + (count - 1) * step
         if reaching:
             last = min(last + a.reach, final)
-        last_page = last // page_floats  # from `stop` on it is a task that is likely the next
+        last_page = last // page_floats  # pages after `stop`, too, are fetched ahead: likely the next task's
         for page in range(first, stop):
             keys = a.keys + (table[page] * kv_heads + kv_head) * piece
             values = a.values + (table[page] * kv_heads + kv_head) * piece

@@ -1,9 +1,10 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Products of quantized weights and quantized activations: a tile of 16 rows and n tokens, all of K at a time.
+"""Products of quantized weights and 8-bit activations, in tiles of 16 rows and n tokens, each over all of K.
 
 Algorithm: llama.cpp's repacked CPU products: 16 rows interleaved, integer dot products of four bytes (VNNI, dotprod,
     AVX2).
 Tile:
+    task    16 rows of W, with tile after tile of n tokens: 16, 8, 4, 2 or 1
     W       16 rows, one a lane      | scales | 16 x 32 codes | 16 x 32 codes | ...      one stream, read in order
     x       n tokens x 32 codes      | codes, d, sums         | ...
     acc     [n, 16] float32 in registers: += scale * dot * d - minimum * s  for each block
@@ -17,8 +18,13 @@ Tried: docs/log.md: "Prefetching weights by software: slower for one token on Ze
     entries up were 2,000 lines for a third of the time".
 Twin: `octavo.backends.reference.ops.mul_mat`
 
-Weights are in `layout.TiledLayout`, activations in blocks of n tokens x 32 values as `quantize_kernel` writes them. A
-weight is scale * (code - offset) - minimum.
+Weights are in a `TiledLayout`: super-blocks, each of blocks of 32 values, whose groups have scales of one level or two.
+Activations are in blocks of n tokens x 32 values, with a scale d and sums, as `quantize_kernel` writes them. A weight
+is scale * (code - offset) - minimum, so a block needs one integer dot product; offset and minimum are multiplied with
+sums of the activations.
+
+With AVX2 and many tiles, `staged_mul_mat_kernel` unpacks codes once for all of them. Functions that take a layout and n
+return functions which are compiled for these.
 """
 
 from __future__ import annotations
@@ -55,20 +61,20 @@ from octavo.jit.simd import (
 from octavo.jit.simd.dots import BIASED, PLAIN, PRELOADED
 
 CALL_MIN_TOKENS = 16
-"""From this number of tokens on, sums fill the registers: a function of their own leaves its loop all of them."""
+"""From this number of tokens a tile on, sums fill the registers, and the loop over K is a function of its own."""
 
 STAGED_MIN_TILES = 4
-"""From this number of tiles on, codes are unpacked for all of them, where that is of use."""
+"""From this number of tiles on, codes are unpacked once for all of them, where that is faster."""
 
 ROW_BYTES = ROWS * 4
-"""Of a float32 for each of 16 rows."""
+"""Bytes of a float32 for each of 16 rows."""
 
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, "zero": load_u8x16}
 
 
 @kernels(PRODUCT)
 def mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
-    """The product for tiles of n tokens, whose codes `PRODUCT.x` is; see `product`."""
+    """y f32 [T, rows] = x W^T + terms for tiles of n tokens, with the arguments that `PRODUCT` lists; task: 16 rows."""
     add_super, at = _add_super(layout, n), _Places(layout, n)
     super_values, super_bytes = layout.super, layout.super_bytes
     x_first, x_bytes = at.x_first, super_values // STEP * at.x_bytes
@@ -87,13 +93,13 @@ def mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
 
 
 def stages(n: int, tiles: int) -> bool:
-    """Whether products with that many tiles of n tokens are those of `staged_mul_mat_kernel`, as AVX2's are."""
+    """Whether `staged_mul_mat_kernel` makes products with that many tiles of n tokens: many, with AVX2."""
     return host_cpu.level() == "avx2" and n == TILES[0] and tiles >= STAGED_MIN_TILES
 
 
 @kernels(PRODUCT)
 def staged_mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
-    """`mul_mat_kernel` for many tiles of n tokens, to the bit."""
+    """`mul_mat_kernel` for many tiles of n tokens, with the same results to the bit."""
     at = _Places(layout, n)
     return staged_product(
         layout, n, _unpack_super(layout, n), _add_super(layout, n, staged=True), staged_bytes(layout), at.x_first,
@@ -102,14 +108,15 @@ def staged_mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
 
 
 class _Places:
-    """Where the parts of a super-block lie, in bytes from its beginning or from that of a block of 32 values."""
+    """Where the parts of a super-block are, in bytes from its beginning (minima, block) or from that of a block of 32
+    values (small_minima, codes); and where those of activations are."""
 
     def __init__(self, layout: TiledLayout, n: int) -> None:
         self.minima = SCALE_BYTES[layout.scale] * ROWS * layout.sets
         self.block, self.block_bytes = layout.head_bytes, layout.block_bytes
         self.small_minima = ROWS * layout.groups
         self.codes = layout.block_bytes - layout.code_bytes
-        # of the activations of n tokens: bytes before the first block, for each block; a block's; in it scales, sums
+        # activations of n tokens: bytes before the first block, and of a block; in a block, to scales and to sums
         words = takes_words(layout, n)
         self.x_first, self.x_bytes = (n * BLOCK_BYTES, n * WORD_BLOCK_BYTES) if words else (0, n * BLOCK_BYTES)
         self.x_scales = 0 if words else n * STEP
@@ -120,7 +127,7 @@ def _add_super(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
     """A function (sums, super-block, activations, table) that adds a super-block's products to n vectors of sums.
 
     The offset of codes takes no instruction where it is 128: integer sums begin at -128 times the sum of the
-    activation's codes. So codes of fewer bits are kept in the high bits of their bytes.
+    activations' codes. So codes of fewer bits are kept in the high bits of their bytes, which makes their offset 128.
     """
     if staged and layout.two_level:
         return _add_staged(layout, n)
@@ -155,7 +162,7 @@ def _add_super(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
 
 
 def _add_staged(layout: TiledLayout, n: int) -> Any:
-    """`_add_super`, to the bit, for two levels of scales that lie in memory with the codes; see `staged_bytes`."""
+    """`_add_super`, to the bit, for two levels of scales that are in memory with unpacked codes; see `staged_bytes`."""
     at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
     x_bytes, x_scales, block_bytes = at.x_bytes, at.x_scales, staged_bytes(layout)
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
@@ -180,7 +187,7 @@ def _add_staged(layout: TiledLayout, n: int) -> Any:
 
 
 def _add_group(layout: TiledLayout, n: int, *, staged: bool) -> Any:
-    """`_add_super` for one level of groups of some blocks, with minima: these are added once for all of a group."""
+    """`_add_super` for one level of groups of several blocks, with minima, which are added once for a whole group."""
     at, blocks = _Places(layout, n), layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales, x_sums = at.block, at.block_bytes, at.x_bytes, at.x_scales, at.x_sums
     codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), _scale_of(layout), _bias_of(layout)
@@ -203,8 +210,8 @@ def _add_group(layout: TiledLayout, n: int, *, staged: bool) -> Any:
 def _codes_of(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
     """A function (block, its number, table) -> the codes of 16 rows x 32 values.
 
-    It fetches what is read some blocks later. Staged: in place of the table it is given where unpacked codes lie, and
-    returns where those of the block do.
+    It prefetches what is read some blocks later. If staged, it gets the address of unpacked codes in place of the
+    table, and returns that of the block's.
     """
     block_bytes, ahead, unpacked_bytes = layout.block_bytes, bytes_ahead(), staged_bytes(layout)
     unpack = unpack_codes(layout)
@@ -231,20 +238,20 @@ def staged_code_bytes(layout: TiledLayout) -> int:
 def staged_bytes(layout: TiledLayout) -> int:
     """Bytes of 16 rows x 32 values when they are unpacked.
 
-    Codes; where there are two levels then each group's scales as float32, and minima: of two groups first the first
-    one's less the last one's, as `fma_dots_2` takes them.
+    These are codes, and with two levels each group's float32 scales and minima: of two groups the first one's minima
+    less the last one's, then the last one's, as `fma_dots_2` takes them.
     """
     kinds = 0 if not layout.two_level else 2 if layout.minima else 1
     return staged_code_bytes(layout) + kinds * layout.groups * ROW_BYTES
 
 
 def in_words(layout: TiledLayout) -> bool:
-    """Whether many tokens' codes are multiplied as numbers of 16 bits."""
+    """Whether codes are multiplied as 16-bit integers with many tokens; see `WORDS`."""
     return WORDS and layout.groups == 1 and not host_cpu.products_of_16_bits(codes_in_dots(layout)[1])
 
 
 def takes_words(layout: TiledLayout, n: int) -> bool:
-    """Whether codes of n tokens are multiplied as numbers of 16 bits."""
+    """Whether codes are multiplied as 16-bit integers with n tokens."""
     return n > FEW_TOKENS and in_words(layout)
 
 
@@ -313,7 +320,7 @@ def _scale_of(layout: TiledLayout) -> Any:
 
 
 def _bias_of(layout: TiledLayout) -> Any:
-    """A function (super-block, set) -> the minima of 16 rows, negated; 0 without."""
+    """A function (super-block, set) -> the minima of 16 rows, negated; 0 where a layout has none."""
     has_min, load = layout.minima is not None, LOADS[layout.minima or "f16"]
     at, nbytes = _Places(layout, 1).minima, SCALE_BYTES[layout.minima or "f16"] * ROWS
     has_zero, scale_of = layout.minima == "zero", _scale_of(layout)
@@ -341,7 +348,7 @@ def _group_scale(layout: TiledLayout) -> Any:
 
 
 def _group_bias(layout: TiledLayout) -> Any:
-    """A function (super-block, block, bias of its first set, group) -> that of a group of the block."""
+    """A function (super-block, block, bias of its first set, group) -> the bias of a group of the block."""
     two_level, has_min, bias_of = layout.two_level, layout.minima is not None, _bias_of(layout)
     at = _Places(layout, 1).small_minima
 

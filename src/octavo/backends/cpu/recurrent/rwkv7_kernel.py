@@ -1,16 +1,19 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""RWKV-7's time mixing behind its projections: a matrix for each head of a sequence, and a norm of what it gives.
+"""RWKV-7's time mixing after its projections: a state matrix for each head of a sequence, and a norm of its output.
 
 Algorithm: the generalized delta rule of RWKV-7 (arXiv 2503.14456), token by token.
 Tile:
-    task   (sequence, head)    S [size, size] on the stack; for each token: S = decay S - (u rate)(S^T u)^T + k v^T
+    task   (sequence, head)    S [size, size] on the stack; for each token: S = decay S - (u rate)(S^T u)^T + k v^T,
+                               y = norm(S^T r) + (r k R_K) v
+           rows of S in fours, whose sums are apart, so that no addition waits for the one before it
 Bound: instructions; not measured by itself. A whole model of 1.5 billion weights reads these at 45% of the read limit
     (bench/results/cpu-rwkv7-1.5b-q4_k_m-2026-11-27.json).
 Tried: nothing else.
 Twin: `octavo.backends.reference.state_ops.wkv7`
 
-A task goes through the tokens of a sequence in order, for a head, so that results are to the bit the same however a
-sequence is divided among steps.
+Each row of S has a decay; u is a key of length 1, for which S^T u is the value that S knows, and `rate` is how much of
+that is removed. A task goes through the tokens of a sequence in order, for one head, so results are the same to the bit
+however a sequence is divided among steps. The state is read and written once for all tokens of a step.
 """
 
 from __future__ import annotations
@@ -46,11 +49,11 @@ from octavo.jit.simd import (
 )
 
 SLOWEST = np.float32(-math.exp(-0.5))
-"""The logarithm of the least that a row of a matrix is multiplied with at a token."""
+"""The logarithm of the strongest decay: the least that a row of S is multiplied with at a token."""
 SHORTEST = np.float32(1e-12)
-"""The length that shorter keys are divided by."""
+"""What keys that are shorter are divided by, in place of their length."""
 W0, A0, K_K, K_A, R_K, WEIGHT, BIAS, V0 = range(8)
-"""Where each vector is among `vectors`."""
+"""Where each vector is among `vectors` [7 or 8, heads * size]; V0 only where values are mixed."""
 
 WKV7 = record(
     "y y_stride r r_stride w w_stride k k_stride v v_stride a a_stride first first_stride gate gate_stride",
@@ -59,9 +62,9 @@ WKV7 = record(
 
 
 def _state_update(size: int, wide: int) -> Any:
-    """A function that decays rows of `wide` vectors of columns, adds two products to them, and gives their sum times r.
+    """A function that updates `wide` vectors of columns of S, row by row, and gives S^T r for these columns.
 
-    At `rows` are size decays, what known values and what v are multiplied with, and r.
+    At `rows` are rows of `size` numbers: decays, factors of `known` (-u rate), factors of `value` (k), and r.
     """
     row = 64 * wide
 
@@ -90,10 +93,10 @@ def _state_update(size: int, wide: int) -> Any:
 
 
 def _prepared(size: int, mixed: bool) -> Any:
-    """A function of a token and a head, `h` bytes into a row: it leaves what a matrix is updated by in six rows.
+    """A function of a token and a head, `h` bytes into a row: it fills six rows with what S is updated by.
 
-    These are decays, what known values are multiplied with, keys, r, values, and keys of length 1 which ask for known
-    values. It gives the sum of r * k * r_k.
+    These are decays, -u rate, keys k, r, values v, and u. It returns the sum of r * k * R_K. If `mixed`, values move
+    towards those of the first layer (`first`), by how much `gate` says.
     """
     row = 4 * size
 
@@ -128,7 +131,7 @@ def _prepared(size: int, mixed: bool) -> Any:
 
 
 def row_normed(size: int) -> Any:
-    """A function that norms a row in its place, with the weight and the bias at two addresses."""
+    """A function that normalizes a row in place (layer norm), with the weight and the bias at two addresses."""
     row = 4 * size
 
     def normed(y, weight, bias, eps):
@@ -148,7 +151,7 @@ def row_normed(size: int) -> Any:
 
 
 def _stored(size: int, normed: bool) -> Any:
-    """A function that norms the row of a head in `y`, if it is to, and stores it with `own` times the row of values."""
+    """A function that normalizes a head's row `y`, if `normed`, adds `own` times the row of values, and stores it."""
     row, with_norm = 4 * size, row_normed(size)
 
     def stored(a, t, h, y, values, own):
@@ -164,7 +167,10 @@ def _stored(size: int, normed: bool) -> Any:
 
 @kernels(WKV7)
 def wkv7_kernel(size: int, wide: int, mixed: bool, normed: bool) -> Any:
-    """A sequence's tokens, for a head: its state [size, size] is on the stack, `wide` vectors of columns together."""
+    """A task takes one head through a sequence's tokens, with its state [size, size] on the stack.
+
+    `wide` vectors of 16 columns are updated together. For `mixed` and `normed` see `_prepared` and `_stored`.
+    """
     row, part, whole, six = 4 * size, 64 * wide, 4 * size * size, 24 * size
     times_key, update, (load_state, store_state) = (
         state_times(size, wide), _state_update(size, wide), state_moves(size, size, wide))

@@ -1,16 +1,17 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""What the choice of a token needs of a row of logits: the largest ones, the sum of all, and changes before that.
+"""What sampling needs of rows of logits: the k largest and log-sum-exp; before these, penalties, biases and masks.
 
-Algorithm: top-k by insertion into a short list, behind a look at the maximum of 64 values; log-sum-exp.
+Algorithm: top-k by insertion into a short list, for blocks of 64 whose maximum is large enough; log-sum-exp.
 Tile:
     task (row, part)   16,384 logits: | 64: maximum above the k-th so far? insert : skip | 64 | ...
-    merge              k candidates of each part, largest first -> k of the row
-Bound: bytes of the logits; not measured by itself.
+    merge (row)        k candidates of each part, largest first -> k of the row
+Bound: bytes of the logits, as nearly all blocks are skipped; not measured by itself.
 Tried: nothing else.
 Twin: `octavo.backends.reference.ops.top_candidates`, `octavo.backends.reference.ops.log_sum_exp`,
     `octavo.backends.reference.ops.adjust`, `octavo.backends.reference.ops.mask`
 
-Strides are in bytes, as in `pointwise/kernel.py`.
+Where ranks divide the vocabulary, each has the candidates of its own columns, which `merge_ranks_kernel` joins. Strides
+are in bytes, as in `pointwise/kernel.py`.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from octavo.jit.simd import (
 PART = 16384
 """Values of a row that a task looks at."""
 BLOCK = 64
-"""Values whose maximum is looked at first."""
+"""Values whose maximum is compared first."""
 
 CANDIDATES = record("x x_stride n", "values places bad", "parts")
 
 
 @inner
 def insert(values, places, held, k, value, place):
-    """Put a value into a list of at most k, largest first; it comes after its equals. How many the list holds then."""
+    """Put a value into a list of at most k, largest first, after its equals. Returns how many the list then holds."""
     at = held if held < k else k - 1
     while at > 0 and values[at - 1] < value:
         values[at], places[at] = values[at - 1], places[at - 1]
@@ -59,7 +60,7 @@ def insert(values, places, held, k, value, place):
 def candidates_kernel(k: int) -> Any:
     """The k largest values of a part of a row and their places, and how many are not finite; task: (row, part).
 
-    values [T, parts, k], places [T, parts, k], bad [T, parts]. Of a shorter part the rest are -inf.
+    values [T, parts, k], places [T, parts, k], bad [T, parts]. A part of fewer than k values has -inf after them.
     """
 
     def candidates(a, task):
@@ -74,7 +75,7 @@ def candidates_kernel(k: int) -> Any:
         whole = first + (end - first) // BLOCK * BLOCK
         for start in range(first, whole, BLOCK):
             top = load_f32x16(x + 4 * start)
-            zeros = fma(top, zero, zeros)  # a NaN where a value is not finite
+            zeros = fma(top, zero, zeros)  # 0, or NaN where a value is not finite
             for i in range(16, BLOCK, 16):
                 v = load_f32x16(x + 4 * (start + i))  # [16]
                 top, zeros = maximum(v, top), fma(v, zero, zeros)
@@ -101,7 +102,8 @@ MERGE = record("y y_stride", "values places bad", "parts")
 
 @kernels(MERGE)
 def merge_candidates_kernel(k: int) -> Any:
-    """Row t int32 [1 + 2k] of op `top_candidates` from the candidates of its parts, which are largest first."""
+    """Row t int32 [1 + 2k] of op `top_candidates` from the candidates of its parts, which are largest first: how many
+    values are not finite, places, and the bits of float32 values. A task is a row."""
 
     def merge_candidates(a, task):
         y, parts = a.y + task * a.y_stride, a.parts
@@ -122,7 +124,7 @@ def merge_candidates_kernel(k: int) -> Any:
 
 @kernels(ROWS_OF_K)
 def log_sum_exp_kernel() -> Any:
-    """y [1] = ln of the sum of exp(x)."""
+    """y [1] = ln of the sum of exp(x), for x [K]; a task is a row."""
 
     def log_sum_exp(a, task):
         x, k = a.x + task * a.x_stride, a.k
@@ -143,7 +145,8 @@ MERGE_RANKS = record("y y_stride x x_stride", "firsts parts")
 
 @kernels(MERGE_RANKS)
 def merge_ranks_kernel(k: int) -> Any:
-    """Row t int32 [1 + 2k] of op `top_candidates` from those of parts of the row, which begin at `firsts`."""
+    """Row t int32 [1 + 2k] of op `top_candidates` from such rows of each rank, one after the other in x; the columns of
+    rank i begin at firsts[i]. A task is a row."""
 
     def merge_ranks(a, task):
         y, x = a.y + task * a.y_stride, a.x + task * a.x_stride
@@ -165,7 +168,10 @@ def merge_ranks_kernel(k: int) -> Any:
 
 @kernels(record("y places", "first count"))
 def local_places_kernel() -> Any:
-    """A task is a pair: its row, or -1 outside of `count` columns, and its column less `first`."""
+    """y int32 [A, 2] = places (row, column) as a rank counts them, which has `count` columns from `first` on.
+
+    Columns are less `first`; the row is -1 where the rank does not have the column. A task is a place.
+    """
 
     def local_places(a, task):
         places, y = i32_pointer(a.places + 8 * task), i32_pointer(a.y + 8 * task)
@@ -180,7 +186,10 @@ ADJUST = record("x x_stride", "places changes")
 
 @kernels(ADJUST)
 def adjust_kernel() -> Any:
-    """x[row, column] = x / scale where it is over 0, else x * scale, and plus a number; a task is a place."""
+    """x[row, column] = x / scale where it is over 0, else x * scale (a repetition penalty), and plus a number (a bias).
+
+    places is int32 [A, 2], changes float32 [A, 2]: scale and number. A task is a place; with row -1 it does nothing.
+    """
 
     def adjust(a, task):
         row, column = i32_pointer(a.places)[2 * task], i32_pointer(a.places)[2 * task + 1]
@@ -195,7 +204,7 @@ def adjust_kernel() -> Any:
 
 @exact
 def scaled(value, scale):
-    """A logit made less likely by `scale`, rounded by itself."""
+    """A logit after a repetition penalty, rounded before anything is added: not part of a fused multiply-add."""
     return value / scale if value > 0 else value * scale
 
 
@@ -204,7 +213,7 @@ MASK = record("x x_stride n", "rows masks masks_stride words")
 
 @kernels(MASK)
 def mask_kernel() -> Any:
-    """x[rows[t], j] = -inf where bit j % 32 of masks[t, j // 32] is not set."""
+    """x[rows[t], j] = -inf where bit j % 32 of masks[t, j // 32] is not set. Task t is rows[t]; -1 is none."""
 
     def mask(a, task):
         row = i32_pointer(a.rows)[task]

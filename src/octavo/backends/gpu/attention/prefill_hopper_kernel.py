@@ -1,21 +1,23 @@
 # mypy: ignore-errors
-"""Prefill attention for compute capability 9.0, in Gluon.
+"""Causal attention of prompts (prefill) over a paged KV cache, for compute capability 9.0, in Gluon.
 
 Algorithm: FlashAttention-3 (arXiv 2407.08608): warp-specialized, with softmax and products overlapped.
 Tile:
+    program            tile after tile: 128 queries of a head of a sequence
     producer warp      K V | K V | K V | ...           TMA into a ring of `stages` blocks of 128 positions
     consumer group 0   S=QK | softmax | S=QK PV | softmax | ...        64 queries
-    consumer group 1         S=QK | softmax | S=QK PV | softmax ...    64 queries: ping-pong
+    consumer group 1         S=QK | softmax | S=QK PV | softmax ...    64 queries, out of phase
 Bound: instructions, of the tensor cores and for exponentials: 458 TFLOPS at 2,048 tokens and 572 at 8,192 on an H200,
     heads of 128 (bench/results/gpu-prefill-q8_0-2026-11-23.json).
 Tried: docs/log.md: "A wait for tensor cores has no operands, so the assembler moves it"; "int8 queries and keys did not
     make attention of prompts faster"; "A tile of attention of prompts costs four blocks besides its own".
 Twin: `octavo.backends.reference.ops.attention`
 
-While a group is in the online softmax of a block, the tensor cores add up its block before, and have the products of
-the other group. Blocks go from the last one down, so that those which a query sees in part come first. The kernel is
-persistent: `tile_scheduler` gives programs tile after tile. It takes a float16 cache without windows, caps and sinks,
-or what `cache_codec_kernel` has made of one of codes.
+While a group computes the online softmax of a block, the tensor cores multiply the weights of its previous block with
+the values, or run the other group's products; no barrier makes the groups take turns. Blocks are taken from the last
+one down, so that those which a query sees in part come first, and the others need no mask. The kernel is persistent:
+`tile_scheduler` gives each program tile after tile. It takes heads of 64 or 128 values and a float16 cache, or the
+float16 that `cache_codec_kernel` makes of a quantized one, and has no windows, caps or sinks.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from octavo.graph.node import PAGE_SIZE
 
 PAGE = gl.constexpr(PAGE_SIZE)
 TILE = gl.constexpr(128)  # queries
-HALF = gl.constexpr(64)  # queries that a group of warps takes
+HALF = gl.constexpr(64)  # queries of a consumer group
 PART = gl.constexpr(64)  # values of a row that are copied together
 REGISTERS = gl.constexpr(240)  # of a thread that multiplies; those that copy need few
 
@@ -47,13 +49,15 @@ REGISTERS = gl.constexpr(240)  # of a thread that multiplies; those that copy ne
 class KVRing(NamedTuple):
     """Shared memory for queries of a group and for blocks to come, and barriers for each stage of these.
 
+    What is of 8 bits is for `prefill_8bit_kernel`, which has the same ring.
+
     queries           [64, dim]
     k, v              [stages, block_n, dim]; values of 8 bits [stages, dim, block_n]
     k_ready, v_ready  at which copies arrive
     k_free, v_free    at which both groups arrive
     totals            [64], or [64, 4] of 8 bits, see `_attend_blocks`
-    scales            [64], of queries of 8 bits, with what scores are multiplied with
-    mine, others      at which a group's turn to ask for products of 8 bits arrives
+    scales            [64], of queries of 8 bits, times what scores are multiplied with
+    mine, others      by which groups take turns to start products of 8 bits
     """
 
     queries: Any
@@ -79,7 +83,7 @@ class KernelArgs(NamedTuple):
 
 
 class TileFactors(NamedTuple):
-    """What scores and results are multiplied with, or pointers to the first block's factors of scores and weights."""
+    """What scores and results are multiplied with; with dynamic scales, where factors of scores and weights begin."""
 
     k: Any
     v: Any
@@ -118,14 +122,17 @@ def release(free, count, shape: gl.constexpr):
 
 @gluon.jit
 def num_tiles(items):
-    """How many tiles a program takes at most."""
+    """The most tiles that a program takes."""
     return gl.cdiv(items.heads * items.tiles, gl.num_programs(0))
 
 
 @gluon.jit
 def tile_scheduler(step, args, shape: gl.constexpr):
-    """The tile that a program takes in a step: a sequence's tiles that see most come first, and who had more than
-    others in one step has less in the next."""
+    """The tile that a program takes in a step.
+
+    A sequence's last tiles, which see most, come first. Every second step counts programs backwards, so that those with
+    more than others in one step have less in the next.
+    """
     items = args.items
     programs, place = gl.num_programs(0), gl.program_id(0)
     item = step * programs + gl.where(step % 2 == 0, place, programs - 1 - place)
@@ -146,8 +153,8 @@ def tile_scheduler(step, args, shape: gl.constexpr):
 
 @gluon.jit
 def _pages_of(pages, first, block, last, shape: gl.constexpr):
-    """The pages of a block of the sequence whose list begins at `first`; in place of those after that of position
-    `last`, this one. Without lists pages lie in order."""
+    """The pages of a block, from the list of a sequence that begins at `first`; the page of position `last` in place of
+    later ones. Without lists, pages are in order."""
     found = ()
     for i in gl.static_range(shape.block_n // PAGE):
         place = first + gl.minimum(block * (shape.block_n // PAGE) + i, last // PAGE)
@@ -157,7 +164,7 @@ def _pages_of(pages, first, block, last, shape: gl.constexpr):
 
 @gluon.jit
 def _copy_block(cache, pages, column, ready, out, shape: gl.constexpr):
-    """Have pages of a head, whose values begin at `column`, copied to `out` [block_n, dim]."""
+    """Start copying pages of a head, whose values begin at `column`, to `out` [block_n, dim]."""
     mbarrier.expect(ready, shape.block_n * shape.dim * 2)
     for i in gl.static_range(shape.block_n // PAGE):
         for j in gl.static_range(shape.dim // PART):
@@ -186,13 +193,13 @@ def _producer(keys, values, pages, args, ring, shape: gl.constexpr):
 
 @gluon.constexpr_function
 def sums_layout(columns, k=16):
-    """How the tensor cores lay out sums [64 queries, columns] of a group of warps; k factors are 32 bytes."""
+    """The layout of sums [64 queries, columns] of a warp group's `wgmma`, which takes k values (32 bytes) at a time."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, k])
 
 
 @gluon.jit
 def query_places(x, tile, token, shape: gl.constexpr, layout: gl.constexpr):
-    """Where 64 queries, or their results, from `token` on lie, [64, dim], and which there are, [64, 1]."""
+    """Addresses [64, dim] of 64 queries from `token` on, or of their results, and which of them exist, [64, 1]."""
     token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
     at = tile.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
     return x.data + token.to(gl.int64)[:, None] * x.stride + at[None, :], (token < tile.end)[:, None]
@@ -200,7 +207,7 @@ def query_places(x, tile, token, shape: gl.constexpr, layout: gl.constexpr):
 
 @gluon.jit
 def along(x, like):
-    """A number for each row, [64], as columns of a matrix [64, n] want it."""
+    """A number for each row, [64], in the layout of a matrix [64, n], as [64, 1]."""
     return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))[:, None]
 
 
@@ -225,7 +232,7 @@ def _load_queries(q, tile, token, ring, shape: gl.constexpr):
 
 @gluon.jit
 def _clear_unseen(ring, count, tile, shape: gl.constexpr):
-    """Write zeros over values after the last position: whatever lies there, a weight of 0 times it is 0 then.
+    """Write zeros over values after the last position: a weight of 0 times an Inf or NaN that lies there would be NaN.
 
     The tile's last block is the ring's block `count`. Both groups write the same.
     """
@@ -243,8 +250,7 @@ def _clear_unseen(ring, count, tile, shape: gl.constexpr):
 
 @gluon.jit
 def _scores(ring, count, shape: gl.constexpr):
-    """Have the tensor cores multiply the group's queries with the keys of the ring's block `count`, once these are
-    there."""
+    """Start the product of the group's queries and the keys of the ring's block `count`, once these are there."""
     wait_ready(ring.k_ready, count, shape)
     keys = ring.k.index(count % shape.stages).permute((1, 0))
     nothing = gl.zeros([HALF, shape.block_n], gl.float32, sums_layout(shape.block_n))
@@ -253,14 +259,14 @@ def _scores(ring, count, shape: gl.constexpr):
 
 @gluon.jit
 def _add_values(ring, count, p, acc, shape: gl.constexpr):
-    """Have the tensor cores add p times the values of the ring's block `count`, once these are there."""
+    """Start adding p times the values of the ring's block `count` to acc, once these are there."""
     wait_ready(ring.v_ready, count, shape)
     return warpgroup_mma(p, ring.v.index(count % shape.stages), acc, is_async=True)  # [64, block_n] @ [block_n, dim]
 
 
 @gluon.jit
 def _factors_of(tile, args, scale, shape: gl.constexpr):
-    """The TileFactors of a tile; `scale` has a factor of log2(e), as those of positions have."""
+    """The TileFactors of a tile. `scale` includes log2(e), as factors of positions do: weights are powers of 2."""
     k, v, head = scale, 1.0, tile.head // shape.group
     if shape.scales == "dynamic":
         k = args.factors.k + (tile.sequence * (args.items.heads // shape.group) + head) * args.factors.stride
@@ -275,7 +281,7 @@ def _factors_of(tile, args, scale, shape: gl.constexpr):
 def _online_softmax(scores, block, limit, m, total, factors, MASK: gl.constexpr, shape: gl.constexpr):
     """Weights [64, block_n] of a block as float16, maxima, totals, and what earlier sums are to be multiplied by.
 
-    Row i sees positions up to limit[i]; with MASK that may not be the whole block.
+    Row i sees positions up to limit[i]. Without MASK that is the whole block.
     """
     scale = factors.k
     at = gl.arange(0, shape.block_n, gl.SliceLayout(0, scores.type.layout))
@@ -299,10 +305,10 @@ def _online_softmax(scores, block, limit, m, total, factors, MASK: gl.constexpr,
 
 @gluon.jit
 def _attend_blocks(ring, count, first, end, p, m, total, acc, limit, factors, MASK: gl.constexpr, shape: gl.constexpr):
-    """Weights of the blocks from `first` down to the one after `end`, and sums of the block before each.
+    """Go from block `first` down to end + 1: the scores and weights of each, beside the sums of the one before it.
 
-    Block `first` is the ring's block `count`; the weights `p` are of the block before it. Totals are written down where
-    nobody reads them: the assembler would otherwise wait for the sums first and take the soft-max after that.
+    Block `first` is the ring's block `count`; the weights `p` are of the block before it. Totals are stored where
+    nobody reads them: otherwise the assembler puts the wait for the sums ahead of the softmax.
     """
     for i in range(first - end):
         scores = _scores(ring, count, shape)
@@ -323,7 +329,7 @@ def _attend_blocks(ring, count, first, end, p, m, total, acc, limit, factors, MA
 def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
     """Attend with the first (WHICH 0) or second 64 queries of tile after tile.
 
-    A tile's place is read while the tile before is under way, and its queries during the last product of that.
+    The next tile is looked up before a tile is computed, and its queries are loaded during that tile's last product.
     """
     rows: gl.constexpr = gl.SliceLayout(1, sums_layout(shape.block_n))
     count = 0
@@ -371,11 +377,16 @@ def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexp
 def prefill_hopper_kernel(
     q, keys, values, factors, pages, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
 ):
-    """As many programs as run at once take item after item: 128 queries of a head of a sequence.
+    """As many programs as run at once take tile after tile: 128 queries of a head of a sequence.
 
-    keys and values are descriptors of parts [64, 64] of a cache [rows, heads * dim], pages int32 [sequences, width]
-    or None, factors, items and shape the records of `prefill_hopper`. Other arguments are those of
-    `attention.prefill_kernel`; positions of a sequence ascend.
+    q, out      float32 [T, query heads * dim]
+    keys        descriptor of parts [64, 64] of a float16 cache [rows, heads * dim]; values likewise
+    pages       int32 [sequences, width], or None where each sequence has its rows in order
+    positions   int32 [T], ascending within a sequence
+    starts      int32 [sequences + 1], the first token of each sequence, and the end
+    scale       what scores are multiplied with, times log2(e)
+
+    factors, items and shape are a Factors, an Items and a PrefillShape of `prefill_hopper_launch`.
     """
     if PDL:
         gdc_launch_dependents()

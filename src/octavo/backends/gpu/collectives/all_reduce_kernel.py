@@ -1,20 +1,23 @@
 # mypy: ignore-errors
-"""Sums of a value over all ranks, and of what all of them have already.
+"""All-reduce: the sum of a value over all ranks, and of terms that every rank already has, such as the residual.
 
 Algorithm: one-shot all-reduce with NCCL's LL protocol (low latency): each rank writes its values into the memory of all
-    others, in words of 64 bits of which 32 are the value and 32 the number of the call; who waits reads its own memory
-    until all words have that number. A word is written whole, so there is no fence and no flag beside the data.
+    others, in words of 64 bits, of which 32 are the value and 32 the number of the call. A rank polls its own memory
+    until every word has that number. A word is written whole, so there is neither a fence nor a flag beside the data.
 Tile:
     program p     values p B .. (p + 1) B of x
     own words     x -> | value, call | -> inbox [call % 2, own rank] of each other rank, over NVLink
-    inbox [call % 2]    rank 0 | rank 1 | ...    read until all are of this call, added in the order of ranks, + terms
-Bound: latency, one way over NVLink; with many values bytes, twice those of the values for each other rank.
+    inbox [call % 2]    rank 0 | rank 1 | ...    polled until all are of this call, added in the order of ranks, + terms
+Bound: latency, one way over NVLink; with many values bytes, 8 for each value and other rank.
     Not measured yet.
 Tried: nothing else.
 Twin: `octavo.backends.collectives.collective_call`
 
-A call writes into the half of the inbox that the call before did not use. Who begins call n + 2 has read all words of
-call n + 1, which a rank sends when its call n has ended: nobody reads that half any more.
+All ranks add in the same order, so they get the same sums, bit for bit.
+
+A call writes into the half of the inbox that the previous call did not use. A rank that begins call n + 2 has read all
+words of call n + 1, and the others sent those after their call n had ended: nobody reads the half of call n any more.
+Each program counts its own calls, and always has the same places, so this holds whatever the sizes of the calls are.
 """
 
 from __future__ import annotations
@@ -30,10 +33,11 @@ def all_reduce_kernel(
     x, terms, out, inboxes, calls, size, most, RANK: tl.constexpr, RANKS: tl.constexpr, B: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """out [size] = the sum of all ranks' x [size], and of terms [size], of which there may be none.
+    """out [size] = the sum of all ranks' x [size], and of terms [size], of which there may be none; all float32.
 
-    inboxes  of each rank, int64 [2, RANKS, most]: addresses, as Triton takes no tensor of another rank's memory
-    calls    of this rank and each program, int32: how many there were
+    inboxes  the address of each rank's inbox, int64 [2, RANKS, most]: Triton takes no tensor of another rank's memory
+    calls    int32 [programs], of this rank: how many calls each program has finished; all ranks have the same number
+    most     the largest size
     """
     begin(PDL)
     program = tl.program_id(0)
@@ -54,7 +58,7 @@ def all_reduce_kernel(
         else:
             source = inboxes[RANK].to(tl.pointer_type(tl.int64)) + half + rank * most + at
             ready = call.to(tl.int64) << 32
-            found = tl.load(source, mask=inside, other=ready, volatile=True)  # [B]
+            found = tl.load(source, mask=inside, other=ready, volatile=True)  # [B]; masked words count as arrived
             while tl.min((found >> 32 == call).to(tl.int32), axis=0) == 0:
                 found = tl.load(source, mask=inside, other=ready, volatile=True)
             total += found.to(tl.int32).to(tl.float32, bitcast=True)

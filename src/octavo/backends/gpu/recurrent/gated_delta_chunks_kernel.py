@@ -1,28 +1,34 @@
 # mypy: ignore-errors
-"""The gated delta rule for prompts, chunk by chunk of tokens, as products of matrices.
+"""The gated delta rule for prompts, in chunks of tokens, by matrix products.
 
 Algorithm: the chunkwise gated delta rule (Gated DeltaNet, arXiv 2412.06464; fla's `chunk_gated_delta_rule`), with the
     UT transform.
 Tile:
-    launch 1   program (chunk, head)      (I + A)^-1 diag(b) and scores, [chunk, chunk], all chunks at once
-    launch 2   program (head, columns)    S [keys, block_v] -> chunk -> chunk -> ..., five products for 64 tokens
-Bound: instructions of the tensor cores, three bfloat16 products for one of float32; not measured as a share.
+    launch 1   program (sequence, chunk, head)      (I + A)^-1 diag(b) and scores, [chunk, chunk], all chunks at once
+    launch 2   program (sequence, head, columns)    S [keys, block_v] -> chunk -> chunk -> ..., five products for each
+Bound: instructions of the tensor cores, three bfloat16 products for each one of float32; not measured as a share.
 Tried: nothing else.
 Twin: `octavo.backends.reference.state_ops.gated_delta_rule`
 
-S is a head's matrix before a chunk, S_i after its i-th token, b_i that token's beta, and d(j, i) the product of the
-decays of tokens j + 1 to i, where 0 is before the first one. With u_i for what b_i multiplies, the rule says
+Token by token, each one waits for the state that the one before leaves. Here only chunks wait for each other, and
+tensor cores do the work.
+
+S is a head's matrix [keys, values] before a chunk, S_i after its i-th token, b_i that token's beta, and d(j, i) the
+product of the decays of tokens j + 1 to i, where 0 is before the first one. With u_i for what token i adds to S along
+k_i, the rule says
 
     u_i = b_i (v_i - d(0, i) S^T k_i - sum of d(j, i) (k_i . k_j) u_j for j < i)
     S_i = d(0, i) S + sum of d(j, i) k_j u_j^T for j <= i
     y_i = S_i^T q_i
 
 So u is (I + A)^-1 diag(b) (V - d K S), where A has b_i d(j, i) (k_i . k_j) below its diagonal; (I + A)^-1 diag(b) is
-called the UT transform, `ut`. The sum of g, the logarithms of decays, is `g_cumsum`. Only K S needs the
-chunks before: `solve_delta_kernel` takes all chunks at once, then `gated_delta_chunks_kernel` one after the other.
+called the UT transform, `ut`. The running sum of g, the logarithms of decays, is `g_cumsum`. Only S depends on the
+chunks before: `solve_delta_kernel` makes the rest for all chunks at once, then `gated_delta_chunks_kernel` takes one
+chunk after the other.
 
-A decay is the exponential of a difference of sums of logarithms. Sums of whole parts of 1/128 are exact, and those of
-the rest are small, so it is right to a few units in the last place even where a token before it has left nothing.
+A d(j, i) is the exponential of a difference of two sums of logarithms. Each logarithm is a multiple of 1/128, whose
+sums are exact, and a rest, whose sums are small. So d(j, i) is right to a few units in the last place even where a
+token before j has erased the state, which makes both sums huge.
 """
 
 from __future__ import annotations
@@ -34,28 +40,28 @@ from octavo.backends.gpu.pointwise.kernel import begin
 from octavo.backends.gpu.recurrent.kernel import gates_of, key_head_of, state_of, tokens_of
 
 MIN_G = tl.constexpr(-1024.0)
-"""Of a logarithm of a decay, whose exponential is 0: a chunk's sum of such parts of 1/128 is still exact."""
+"""The least logarithm of a decay: its exponential is 0, and a chunk's sum of such multiples of 1/128 is still exact."""
 
 
 @triton.jit
 def rounded(x, shape: tl.constexpr):
     """x as bfloat16."""
-    if shape.interpreted:  # which cuts bits off
+    if shape.interpreted:  # Triton's interpreter cuts bits off instead of rounding
         x = ((x.to(tl.int32, bitcast=True) + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
     return x.to(tl.bfloat16)
 
 
 @triton.jit
 def halves(x, shape: tl.constexpr):
-    """x as a sum of two bfloat16, right to 17 bits."""
+    """x as a sum of two bfloat16, accurate to 17 bits."""
     upper = rounded(x, shape)
     return upper, rounded(x - upper.to(tl.float32), shape)
 
 
 @triton.jit
 def product(a, b, total, shape: tl.constexpr):
-    """total + a @ b of matrices in halves."""
-    if shape.interpreted:  # which knows no dot of bfloat16
+    """total + a @ b of matrices in `halves`, without the product of their lower ones."""
+    if shape.interpreted:  # Triton's interpreter has no dot of bfloat16
         a, b = (a[0].to(tl.float32), a[1].to(tl.float32)), (b[0].to(tl.float32), b[1].to(tl.float32))
     return tl.dot(a[0], b[0], tl.dot(a[0], b[1], tl.dot(a[1], b[0], total)))
 
@@ -79,7 +85,7 @@ def load_halves(pair, at, mask):
 
 @triton.jit
 def g_cumsum(g):
-    """Sums of logarithms of decays up to each token: of whole parts of 1/128, which are exact, and of what is left."""
+    """Sums of logarithms of decays up to each token: of their multiples of 1/128, which are exact, and of the rests."""
     g = tl.maximum(g, MIN_G, propagate_nan=tl.PropagateNan.ALL)
     parts = tl.floor(g * 128) / 128
     return tl.cumsum(parts, 0), tl.cumsum(g - parts, 0)
@@ -89,8 +95,9 @@ def g_cumsum(g):
 def inverse(system, shape: tl.constexpr):
     """(I + system)^-1 of a matrix with zeros on and above its diagonal.
 
-    Blocks of 16 rows on the diagonal are inverted row by row, all at once, and what is below them by products. A series
-    of powers of the whole system would do, too, but its terms are huge where keys are alike.
+    Blocks of 16 rows on the diagonal are inverted row by row (forward substitution), all blocks at once; what is below
+    them follows by products. A power series of the whole system would do as well, but has huge terms where keys are
+    alike.
     """
     n: tl.constexpr = shape.chunk // 16
     block, r, row = tl.arange(0, n), tl.arange(0, 16), tl.arange(0, shape.chunk)
@@ -118,9 +125,14 @@ def inverse(system, shape: tl.constexpr):
 def solve_delta_kernel(
     q, k, alpha, beta, ssm_a, dt_bias, where, chunks, shape: tl.constexpr, PDL: tl.constexpr
 ):
-    """A program writes the rows of a chunk of a head: (I + A)^-1 diag(b), the scores d(j, i) (q_i . k_j) and decays.
+    """A program writes what a head's chunk needs besides S: (I + A)^-1 diag(b), the scores d(j, i) (q_i . k_j), decays.
 
-    The first head of a group that shares keys writes q and k in halves.
+    The first of the heads that share a key head writes q and k in halves, too. Program (prompt, chunk, head).
+
+    q, k           float32 [T, key_heads * keys]
+    alpha, beta    float32 [T, heads], ssm_a and dt_bias [heads]: what decays and betas are made from, see `gates_of`
+    where          a Sequences: its first `decodes` sequences have one token each and are left to another kernel
+    chunks         a ChunkScores, which is written
     """
     begin(PDL)
     head, row = tl.program_id(2), tl.arange(0, shape.chunk)
@@ -164,7 +176,11 @@ def solve_delta_kernel(
 
 @triton.jit
 def gated_delta_chunks_kernel(v, state, where, chunks, out, shape: tl.constexpr, PDL: tl.constexpr):
-    """A program takes `block_v` columns of a head's matrix [keys, size] through the chunks of a sequence."""
+    """A program takes `block_v` columns of a head's matrix [keys, size] through the chunks of a sequence.
+
+    Program (prompt, head, columns). v and out are float32 [T, heads * size], state float32 [slots, heads, keys, size],
+    which is read unless the sequence begins here, and written; chunks is what `solve_delta_kernel` wrote.
+    """
     begin(PDL)
     sequence, head = where.decodes + tl.program_id(0), tl.program_id(1)
     i, column = tl.arange(0, shape.block_k), tl.program_id(2) * shape.block_v + tl.arange(0, shape.block_v)

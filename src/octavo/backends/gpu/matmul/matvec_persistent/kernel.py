@@ -1,13 +1,13 @@
 # mypy: ignore-errors
-"""Products of one token with weights of 3 to 6 and 8 bits: a lane keeps its part of the token in registers, and takes
-row after row of the weights.
+"""Products of one token with weights of 3 to 6 and 8 bits: each lane keeps its part of the token in registers, and
+takes row after row of the weights.
 
-Algorithm: MMVQ's arithmetic in a persistent grid, with the next norm or SwiGLU fused into its epilogue, launched by
-    PDL.
+Algorithm: MMVQ's arithmetic (dp4a, both factors' codes as bytes) in a persistent grid, launched by PDL. Its epilogue
+    may quantize the results for the next product, after the next norm's weight or SwiGLU.
 Tile:
     program p        rows p R ... | p R + P R ... | p R + 2 P R ...    of P programs, as many as fit the card
     a lane           its chunks of the token in registers, loaded once; a row: codes, scales and minima of these chunks
-    two rows         one multiplied, the next two on their way
+    loads            a row is multiplied while the next two are loaded
 Bound: bytes. Gate and up of Llama 3 8B, 28672 x 4096, take 29.9 us in Q8_0 and 16.2 in Q4_K in a step on an H200
     (bench/results/gpu-layers-h200-2026-11-27.json), 91% and 89% of the read limit of 4,567 GB/s.
 Tried: docs/log.md: "A product that quantizes its own results saves more than the launch"; "Few large programs are
@@ -15,9 +15,16 @@ Tried: docs/log.md: "A product that quantizes its own results saves more than th
     "Codes of several planes go by streams as well"; "One persistent kernel for a decoding step was not built".
 Twin: `octavo.backends.reference.ops.mul_mat`
 
-A program has a lane for each chunk of 32 codes (`layout`), or for up to four of them. As many programs run as there is
-room for. The next two rows of each are under way, the first two before an earlier kernel's results are waited for.
-Minima need no codes: a lane takes those of a tile of 128 values, whatever chunks it has.
+All lanes of `warps` warps share a row, and a program has R rows at a time. A chunk is 32 codes: 16 neighbours in the
+first half of a tile of 128 values, and the 16 that are 64 places further on. A lane has one to four chunks of a row.
+The program's first two rows are requested before it waits for the previous kernel's results. Minima need no codes: lane
+i takes those of tile i, whatever its chunks are.
+
+Integer sums start at MAGIC, the bits of 1.5 * 2^23: read as a float32 they are MAGIC_FLOAT plus the sum, so that
+nothing has to convert them.
+
+A norm is divided between two products. With the epilogue "rms_norm" the first one stores codes of y times the norm's
+weight, and sums of squares of y. The second one multiplies its results by one over the root mean square (`_factor`).
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ from octavo.backends.gpu.weights.decode import half_pair, look_up, word_of
 from octavo.backends.gpu.weights.dot_table import interleaved, magnitudes, table_product
 from octavo.backends.gpu.weights.loads import four, load_or_zero
 
-UNIT = tl.constexpr(16)  # values that share a scale where a product quantizes them on their way out
+UNIT = tl.constexpr(16)  # values of a quantized result that share a scale
 
 
 @triton.constexpr_function
@@ -45,7 +52,7 @@ def _pieces(count, lanes):
 
 @triton.jit
 def _place(lane, j: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr):
-    """A lane's place among the LANES from j * LANES on; the last of COUNT for those beyond."""
+    """A lane's place among the LANES from j * LANES on; lanes beyond COUNT get the last, with which 0 is multiplied."""
     return lane if (j + 1) * LANES <= COUNT else tl.minimum(lane, COUNT - 1 - j * LANES)
 
 
@@ -53,7 +60,7 @@ def _place(lane, j: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr):
 def _load(w, row, n, lane, LANES: tl.constexpr, ASM: tl.constexpr):
     """A lane's part of a row, if there is such a row: codes and scales of its chunks, and minima of its tiles.
 
-    Addresses are what a lane has of them, then the row's, then a constant, which costs nothing.
+    An address is the sum of the lane's part, the row's, and a constant that the load instruction holds for free.
     """
     L: tl.constexpr = w.layout
     CHUNKS: tl.constexpr = L.kp // 32
@@ -104,7 +111,10 @@ def _load(w, row, n, lane, LANES: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexpr, ASM: tl.constexpr):
-    """A lane's part of the token: for each chunk its codes and scales, for each tile the sums of its groups."""
+    """A lane's part of the token: for each chunk its codes and scales, for each tile the sums of its groups.
+
+    FINE: 16 values share a scale; otherwise 32 do.
+    """
     CHUNKS: tl.constexpr = LAYOUT.kp // 32
     TILES: tl.constexpr = LAYOUT.kp // 128
     chunks = ()
@@ -123,7 +133,7 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexp
             low = interleaved(low[0], low[1], ASM) + interleaved(low[2], low[3], ASM)
             high = interleaved(high[0], high[1], ASM) + interleaved(high[2], high[3], ASM)
         elif LAYOUT.bits == 4 and not LAYOUT.signed:
-            d_high *= 0.0625  # high codes are taken as they lie, 16 times as large
+            d_high *= 0.0625  # high codes stay in the upper bits of their bytes, 16 times as large
         chunks = chunks + ((low, high, d_low, d_high),)  # noqa: RUF005
     sums = ()
     if LAYOUT.has_min:
@@ -188,7 +198,7 @@ def _multiply(loaded, x, start, lane, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     for j in tl.static_range(len(chunks)):
         codes, scales = chunks[j]
         low, high = _product(codes, *x_chunks[j], start, table, lane % 4, LAYOUT, ASM)
-        if LAYOUT.two_level:
+        if LAYOUT.two_level:  # `byte_float` is 2^23 + a byte; to signed bytes 128 is added before
             small, zero = (scales[0] & 0x3F3F, 8388608.0) if LAYOUT.has_min else (scales[0] ^ 0x8080, 8388736.0)
             s_low, s_high = byte_float((small,), 0, ASM) - zero, byte_float((small,), 1, ASM) - zero
             acc += half_pair(scales[1])[0] * (low * s_low + high * s_high)
@@ -209,7 +219,7 @@ def _multiply(loaded, x, start, lane, LAYOUT: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def _joined(parts):
-    """1, 2 or 4 tensors as one with as many neighbours: [R, N] -> [R, N, 1, 2 or 4], in order."""
+    """1, 2 or 4 tensors [R, N] as one [R, N, 1, 2 or 4], in order."""
     COUNT: tl.constexpr = len(parts)
     if COUNT == 1:
         out = parts[0][:, :, None]
@@ -231,7 +241,7 @@ def _steps(shape):
 
 @triton.jit
 def _offset(s, p: tl.constexpr, stride, half, shape: tl.constexpr):
-    """From a program's first row of a pass to those of part p of step s; for SwiGLU gate and up alternate."""
+    """From a program's first row of a pass to the rows of part p of step s; for SwiGLU gate and up alternate."""
     q = s * shape.ahead + p
     if shape.epilogue == "swiglu":
         offset = q // 2 * shape.rows + q % 2 * half
@@ -244,7 +254,7 @@ def _offset(s, p: tl.constexpr, stride, half, shape: tl.constexpr):
 
 @triton.jit
 def _factor(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr):
-    """One over the root of the mean square of values that are normed, from the sums of UNIT squares each."""
+    """One over the root mean square of the values that are normed, from sums of UNIT squares each."""
     COUNT: tl.constexpr = LAYOUT.kp // UNIT
     squares = tl.zeros_like(lane).to(tl.float32)
     for j in tl.static_range(_pieces(COUNT, LANES)):
@@ -259,6 +269,7 @@ def _quantize(value, out, unit, at):
     largest = tl.max(tl.abs(value))
     inverse = tl.where(largest > 0, 127.0 / tl.where(largest > 0, largest, 1.0), 0.0)
     rounded = value * inverse + ROUND  # whose low bits are the code
+    # a scale of 22 bits, whose product with MAGIC_FLOAT is exact
     scale = ((largest / 127.0).to(tl.int32, bitcast=True) & -4).to(tl.float32, bitcast=True)
     tl.store(out.codes + at, rounded.to(tl.int32, bitcast=True).to(tl.int8))
     tl.store(out.scale + unit, scale)
@@ -267,8 +278,8 @@ def _quantize(value, out, unit, at):
 
 @triton.jit
 def _step(rows, w, token, magic, row, s, there, stride, half, lane, shape: tl.constexpr, ASM: tl.constexpr):
-    """The products [R, AHEAD] of loaded rows, and in their place the rows of step s from `row` on, if `there` is above
-    their numbers."""
+    """The products [R, AHEAD] of loaded rows, and what is loaded in their place: the rows of step s from `row` on,
+    those whose numbers are below `there`."""
     L: tl.constexpr = w.layout
     LANES: tl.constexpr = lane.shape[1]
     parts, later = (), ()
@@ -282,7 +293,7 @@ def _step(rows, w, token, magic, row, s, there, stride, half, lane, shape: tl.co
 
 @triton.jit
 def _store(total, added, y, epilogue, row, own, at, n, weight, shape: tl.constexpr):
-    """Store a pass's products [R, PARTS] plus `added`, or what is quantized of them, or both."""
+    """Store a pass's products [R, PARTS] plus `added`, or codes of them, or both."""
     R: tl.constexpr = shape.rows
     PARTS: tl.constexpr = total.shape[1]
     if shape.epilogue == "swiglu":
@@ -301,9 +312,9 @@ def _store(total, added, y, epilogue, row, own, at, n, weight, shape: tl.constex
 def matvec_persistent_kernel(w, x, terms, y, epilogue, n, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):
     """y f32 [1, N] = x W^T + terms; x is q8_1, or has a scale for each 16 values, with codes as int32.
 
-    Of P programs p has rows p R to p R + R - 1, those P R further on, and so on, shape.ahead times R of them under way.
-    With an `epilogue` it has units of UNIT values, whose codes are stored: y times a norm's weight, or SwiGLU of the
-    first and the second half of y, which is not stored then.
+    Of P programs, p has rows p R to p R + R - 1, those P R further on, and so on; shape.ahead times R are being loaded.
+    With an `epilogue` it has UNIT results at a time instead, whose codes are stored: those of y times a norm's weight,
+    or of SwiGLU of the first and the second half of y, which is not stored then.
     """
     if PDL:
         gdc_launch_dependents()

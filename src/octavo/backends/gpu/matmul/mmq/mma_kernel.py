@@ -1,8 +1,9 @@
 # mypy: ignore-errors
-"""Products with some tokens by `mma.sync` of int8, with a scale for each group; what each lane holds is written out.
+"""Products of quantized weights with a few tokens in q8_1, by int8 `mma.sync`; what each lane holds is written out.
 
 Algorithm: llama.cpp's MMQ, with fragments loaded straight from memory, warps that divide K, and split-K.
 Tile:
+    program (i, s)     16 or more rows, all tokens; its warps and those of other s take units of K in turn
     W [16 rows, 64] @ x^T [64, 8 tokens]      lane 4 g + t: rows g and g + 8, 16 neighbouring codes from 16 t on
     a row   | lane t = 0: 16 codes | 1 | 2 | 3 |      one load of 64 or 128 bytes by the four lanes that share it
     groups  two or four in these 64: tokens' codes are masked for each in turn
@@ -12,13 +13,17 @@ Tried: docs/log.md: "Small squares stay with `mma.sync` among even steps"; "What
     worth it for eight sequences of Qwen3 1.7B".
 Twin: `octavo.backends.reference.ops.mul_mat`
 
-A 16 x 8 product over 64 values, of a chunk of 16 neighbouring codes in each of the four lanes that share a row. Which
-codes of a group a lane holds is free, as long as weights and activations agree. With neighbours 64 or 128 bytes of a
-row are one load of four lanes, and lines that a load touches are what reading is bound by. The product then takes in
-two groups, or four, so tokens' codes are masked for each group in turn. The warps of a program share its rows and
-divide K; so may programs (split-K).
+`mma` is a 16 x 8 product over 64 values of K: each of the four lanes that share a row holds a chunk of 16 neighbouring
+codes. Which codes of a group a lane holds is free, as long as weights and activations agree. With neighbours, four
+lanes load 64 or 128 bytes of a row at once, and reading is bound by the number of cache lines that a load touches. But
+these 64 values belong to two groups or four, each with a scale of its own. So the product is made once for each group,
+with the tokens' codes of the others masked to 0.
 
-Names: g and t are the lane 4 g + t of a warp. A tensor of 32 values a warp is a register of each lane.
+A unit is 256 values of K: two tiles of 128, each with a low and a high half of 64. The warps of a program share its
+rows and divide the units; so may programs (split-K), whose partial sums the last of them adds. Integer sums start at
+the bits of 1.5 * 2^23, so that they are floats without a conversion (`scaled`).
+
+Names: lane 4 g + t of a warp has g and t. A tensor of 32 values a warp is a register of each lane.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ from octavo.backends.gpu.weights.loads import four, load_or_zero, two_floats
 
 @triton.jit
 def _near_and_rest(x):
-    """x in two parts that tf32 holds."""
+    """x as the sum of a tf32 number and the rest. A tensor core takes 11 of the rest's 13 bits: 22 bits of x in all."""
     near = (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
     return near, x - near
 
@@ -57,7 +62,7 @@ def _less_minima(
 ):
     """acc less the minima of a unit's groups times the sums of tokens' groups: a product of its own, over groups.
 
-    Sums are divided into two parts that tf32 holds.
+    For two levels of scales. Sums are `_near_and_rest`; minima have few bits.
     """
     g, t = lane
     COUNT: tl.constexpr = 64 // LAYOUT.group  # words of small scales
@@ -94,7 +99,7 @@ def _less_minima(
 
 @triton.constexpr_function
 def _even(layout, shape):
-    """Whether each warp has as many whole units as every other."""
+    """Whether every warp has the same number of whole units."""
     return layout.kp % (256 * shape.warps * shape.split_k) == 0
 
 
@@ -126,8 +131,8 @@ def _load_sums(x, unit, lane, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, STRIDE:
 
 @triton.jit
 def _less_zeros(acc, scales, sums, t, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, ASM: tl.constexpr):
-    """acc less the scales times zero points of a unit's groups times tokens' sums, `_load_sums`: a product over groups,
-    as in `_less_minima`."""
+    """acc less scales times zero points of a unit's groups times tokens' sums (`_load_sums`): a product over groups, as
+    in `_less_minima`."""
     M: tl.constexpr = SHAPE.token_tiles
     for i in tl.static_range(64 // LAYOUT.group):
         minima = ()
@@ -176,14 +181,14 @@ def _multiply(
     acc, rows, early, x, unit, lane, table, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, STRIDE: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """acc, four results for each of SHAPE's 16 rows and 8 tokens, + the products of a unit; `early` are tokens' words
-    that are loaded already."""
+    """acc + the products of a unit: four results of each lane for each tile of 16 rows and 8 tokens. With one tile of
+    tokens their words are loaded already, in `early`."""
     t = lane[1]
     G: tl.constexpr = LAYOUT.group
     M: tl.constexpr = SHAPE.token_tiles
     N: tl.constexpr = SHAPE.row_tiles
     EVEN: tl.constexpr = _even(LAYOUT, SHAPE)
-    LATE: tl.constexpr = LAYOUT.two_level and not LAYOUT.has_min  # d comes last
+    LATE: tl.constexpr = LAYOUT.two_level and not LAYOUT.has_min  # d multiplies the sums of a whole unit, at its end
     ZEROS: tl.constexpr = _zeros(LAYOUT)
     MINIMA: tl.constexpr = LAYOUT.has_min and not LAYOUT.two_level and not ZEROS  # of one level: group by group
     PARTS: tl.constexpr = 4 if G == 16 else 2  # groups of half a tile, each of 4 / PARTS lanes of a row
@@ -266,7 +271,7 @@ def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.c
     STEPS: tl.constexpr = ((LAYOUT.kp + 128) // 256 + STEP - 1) // STEP
     EARLY: tl.constexpr = SHAPE.token_tiles == 1  # tokens' codes are loaded before they are multiplied
     g, t = lane
-    # int64, so that neighbouring places are one address and offsets
+    # int64, so that neighbouring addresses are one register and constant offsets
     first = (tl.program_id(1) * SHAPE.warps + warp).to(tl.int64)
     loaded = load_unit(w, row, first, t, ASM)
     if PDL:
@@ -312,7 +317,7 @@ def _summed(a, b, WARPS: tl.constexpr, PAIR: tl.constexpr):
 
 @triton.jit
 def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constexpr, SHAPE: tl.constexpr):
-    """y = acc, summed over warps and programs, + terms: rows from `start` on, of which those from `wanted` on count."""
+    """y = acc, summed over warps and programs, + terms: rows from `start` on, but stored only from `wanted` on."""
     TILES: tl.constexpr = SHAPE.row_tiles * SHAPE.token_tiles
     PAIR: tl.constexpr = 2 if TILES > 1 else 1  # tiles that are added up at once
     SIZE: tl.constexpr = 128 * TILES  # results of a program
@@ -352,10 +357,12 @@ def mmq_mma_kernel(
     w, x, terms, y, splits, n, n_tokens, shape: tl.constexpr, STRIDE: tl.constexpr, ASM: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """y f32 [n_tokens, N] = x W^T + terms, tiles of 16 rows and 8 tokens as `shape` says; x.codes are int8.
+    """y f32 [n_tokens, N] = x W^T + terms; x.codes are int8. Program (rows, split of K).
 
-    A warp's first unit is loaded before the values of an earlier kernel are waited for. shape.prefetch 1: each next one
-    before the products of the one before it; 2: and so are the tokens' codes. STRIDE is x.stride.
+    A program has shape.row_tiles tiles of 16 rows (the last program has the last rows of W, of which it stores only
+    those that no other one has) and shape.token_tiles tiles of 8 tokens. A warp loads its first unit before it waits
+    for the previous kernel's results. With shape.prefetch 1 it loads a unit's weights before it multiplies the unit
+    before; with 2 the tokens' codes, too. STRIDE is x.stride.
     """
     if PDL:
         gdc_launch_dependents()

@@ -1,18 +1,26 @@
 # mypy: ignore-errors
-"""`hopper_kernel` with all steps of all tiles divided evenly, several programs (CTAs) to a multiprocessor.
+"""Products of a few tokens in float16 with weights of 4 or 6 bits (W4A16): stream-K, several programs (CTAs) to a
+multiprocessor.
 
-Algorithm: stream-K (arXiv 2301.03598), for few tokens; launched by PDL beside the kernel before.
+Algorithm: stream-K (arXiv 2301.03598) of the product of `hopper_kernel`: codes become float16 in the registers from
+    which `wgmma` reads W, and y^T = W x^T. Launched by PDL beside the previous kernel.
 Tile:
+    tiles            |   0   |   1   |   2   |   3   |      block_n rows of W, all tokens; each has steps of K
+    CTAs             |  0  |  1  |  2  |  3  |  4  |  5  |  equal shares of all steps; shared tiles are added up
     multiprocessor   | CTA: ring + 4 warps | CTA | room for the next kernel's CTAs: first weights on their way |
-    a CTA            steps of 256 values of K: codes | scales | x^T -> wgmma [block_n rows, block_m tokens]
-Bound: bytes of the weights: a step of Llama 3 8B in Q4_K_M with 8 sequences takes 1.50 times one sequence's on an H200
-    (bench/results/gpu-steps-2026-11-24.json); the product's own share was not measured.
+    a step           128 or 256 values of K: codes | scales | x^T -> wgmma [block_n rows, block_m tokens]
+Bound: bytes of the weights: a step of Llama 3 8B in Q4_K_M takes 1.50 times as long with 8 sequences as with one on an
+    H200 (bench/results/gpu-steps-2026-11-24.json); the product's own share was not measured.
 Tried: docs/log.md: "What waits for a kernel that fills the registers takes as long as a kernel"; "Small squares stay
     with `mma.sync` among even steps"; "Not worth it for eight sequences of Qwen3 1.7B".
 Twin: `octavo.backends.reference.ops.mul_mat`, `octavo.backends.reference.ops.mul_mat_concat`
 
-A program of four warps fills its own ring. A multiprocessor has room for those of the kernel that comes next beside
-them, so that weights of that are copied while the last tiles of this one, and what is between the two, are computed.
+With few tokens there are few tiles; even shares of their steps keep all multiprocessors reading. The last CTA to finish
+a shared tile adds the partial sums of all, in the order of the CTAs.
+
+The four warps of a CTA both multiply and start the copies into its ring of shared memory. Where a multiprocessor has
+room beside them, CTAs of the next kernel copy their first weights while this one's last tiles, and whatever lies
+between the two kernels, are computed.
 """
 
 from __future__ import annotations
@@ -45,7 +53,7 @@ def _send_tokens(sources, ring, slot, step, there):
 
 @gluon.jit
 def _multiply(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, mma: gl.constexpr):
-    """acc + a stage's products, of which the last ones may still be under way."""
+    """acc + a stage's products, of which the last two may still be running."""
     factor: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
     bytes_: gl.constexpr = gl.DotOperandLayout(0, mma, 4)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])  # as the copy engine leaves rows of scales
@@ -72,7 +80,7 @@ def _multiply(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, mma: g
 
 @gluon.jit
 def _next(row, step, steps, BN: gl.constexpr):
-    """The place after a step of K of the tile of weights from `row` on."""
+    """The row and the step after these: the next step of K, or the first one of the next tile."""
     step += 1
     over = step == steps
     return gl.where(over, row + BN, row), gl.where(over, 0, step)
@@ -80,7 +88,7 @@ def _next(row, step, steps, BN: gl.constexpr):
 
 @gluon.jit
 def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr):
-    """What `w4a16_multicta_kernel` says, for a program and how many there are (`place`)."""
+    """Compute program place[0]'s share of the steps, of place[1] programs, and store the tiles that it finishes."""
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
@@ -102,7 +110,7 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
     for i in gl.static_range(STAGES - 1):
         _send_tokens(sources, ring, i, token_step, i < left)
         _, token_step = _next(0, token_step, work.steps, BN)
-    left -= STAGES - 1  # that are to be sent
+    left -= STAGES - 1  # steps whose copies are still to be started
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, BM, 16])
     slot, phase, free = 0, 0, STAGES - 1
     for tile in range(begin, gl.cdiv(work.stop, work.steps)):
@@ -130,7 +138,12 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
 def w4a16_multicta_kernel(
     x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
 ):
-    """Arguments are those of `w4a16_hopper_kernel`; a tile has all tokens."""
+    """y f32 [M, N] = x W^T + terms. As many programs as fit the card, or fewer.
+
+    x, codes, codes2 and scales are descriptors of tiles that are copied: of x float16 [M, K], with values in the order
+    of `reordered`; of W's codes [N, K], where codes of 6 bits have their upper two in codes2; of pairs of float16
+    scales. splits is memory for partial sums, and a counter for each tile; size is M, N and K.
+    """
     if PDL:
         gdc_launch_dependents()
     place = gl.program_id(0), gl.num_programs(0)
@@ -142,8 +155,8 @@ def w4a16_multicta_pair_kernel(
     x, codes, codes2, scales, other_codes, other_codes2, other_scales, one, other, pair: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Products of x by two matrices of different layouts, see MultiCtaPair: the first programs have `one`, a
-    MultiCtaPart, and the rest the `other`."""
+    """`w4a16_multicta_kernel` of x and two matrices of different layouts: the first one.programs programs have `one`,
+    the rest the `other`. These are MultiCtaPart (y, splits, size, programs); `pair` has their layouts and shapes."""
     if PDL:
         gdc_launch_dependents()
     program = gl.program_id(0)
