@@ -40,7 +40,7 @@ def test_a_cluster_that_can_not_be_reached_is_named(monkeypatch: pytest.MonkeyPa
 def test_actors_serve_and_others_go_on_where_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "chance_and_time", chance_and_time)
     monkeypatch.setattr("octavo.replicas.ray_actors.cores", lambda: 2)
-    with pytest.raises(UsageError, match=r"--replicas is 3 \(allowed: up to 2, as the Ray cluster has 2 of CPU\)"):
+    with pytest.raises(UsageError, match=r"--replicas is 3 \(allowed: up to 2, by what the Ray cluster has of CPU\)"):
         RayLauncher(3, ENGINE, OPTIONS, 600.0, LOCAL)
     asked = requests(22, 120)
     with fronting(RayLauncher(2, ENGINE, OPTIONS, 600.0, LOCAL), 2) as (server, front):

@@ -19,6 +19,7 @@ from octavo.runtime.cache.state_pool import slots_for
 from tests.limits import HANG_S
 from tests.runtime.stateful import SMALL, write_with_tokenizer
 from tests.sampling import some
+from tests.server.generation.test_handover import SECRET, asked, by_choice, pieces
 from tests.server.live_server import Server, running_model
 from tests.server.routes.test_llama_server import metrics
 
@@ -38,7 +39,7 @@ def model(path: Path) -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def server(model: Model) -> Iterator[Server]:
-    with running_model(model, embeddings=True) as found:
+    with running_model(model, embeddings=True, secret=SECRET) as found:
         yield found
 
 
@@ -136,3 +137,13 @@ def test_embeddings_beside_replies(server: Server, model: Model) -> None:
         list(replies)
     for row, vector in zip(found, want, strict=True):
         np.testing.assert_allclose(row["embedding"], vector, rtol=1e-4, atol=1e-5)
+
+
+def test_a_reply_goes_on_in_another_servers_hands(server: Server) -> None:
+    for i in range(2):
+        said = {**body(i), "n": 2, "stream": True}
+        asked(server, "/v1/chat/completions", said)  # now the prompt is in the cache
+        shown, told = pieces(asked(server, "/v1/chat/completions", said)[1])
+        for at in range(1, len(told) + 1, 3):
+            rest = pieces(asked(server, "/v1/chat/completions", said, begun=True, pieces=told[:at])[1])[0]
+            assert by_choice(b"".join(rest)) == by_choice(b"".join(shown[at:]))

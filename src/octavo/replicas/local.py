@@ -73,21 +73,19 @@ class LocalLauncher:
         if os.name == "nt":
             raise UsageError("--replicas needs Linux or macOS: Windows hands no sockets to other processes")
         self._engine, self._server, self._step_timeout = engine, server, step_timeout
-        self._cards = [] if engine.device in ("cpu", "reference") else cards()
-        self._each = engine.tensor_parallel
-        if self._cards and n * self._each > len(self._cards):
-            needs = "a card" if self._each == 1 else f"{self._each} cards"
-            most = len(self._cards) // self._each
-            allowed = f"up to {most}, or --device cpu" if most else "--device cpu"
-            raise UsageError(f"--replicas is {n}, but each needs {needs} (allowed: {allowed})")
-        if not self._cards:
+        found, each = [] if engine.device in ("cpu", "reference") else cards(), engine.tensor_parallel
+        if found and n * each > len(found):
+            needs = "a card" if each == 1 else f"{each} cards"
+            raise UsageError(f"--replicas is {n}, but each needs {needs} (allowed: up to {len(found) // each}, or "
+                             "--device cpu)")
+        self._cards = [",".join(found[i * each : (i + 1) * each]) for i in range(n)] if found else []
+        if not found:
             threads = max(1, cores() // n) if engine.threads is None else engine.threads
             self._engine = msgspec.structs.replace(engine, threads=threads, servers=n)
 
     def setup(self, number: int) -> Setup:
         """What a replica is to serve."""
-        own = self._cards[number * self._each : (number + 1) * self._each]
-        environment = {VISIBLE: ",".join(own)} if own else {}
+        environment = {VISIBLE: self._cards[number]} if self._cards else {}
         level = logging.getLogger("octavo").getEffectiveLevel()
         return Setup(number, self._engine, self._server, self._step_timeout, level=level, environment=environment)
 

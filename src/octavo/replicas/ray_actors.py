@@ -91,14 +91,12 @@ class RayLauncher:
             raise BackendError(f"Ray can't be reached {where}: {str(error).strip().splitlines()[0]}") from None
         there = ray.cluster_resources()  # type: ignore[no-untyped-call, unused-ignore]
         gpus = 0 if engine.device in ("cpu", "reference") else int(there.get("GPU", 0))
-        kind, has = ("GPU", gpus) if gpus else ("CPU", int(there.get("CPU", 0)))
-        each = engine.tensor_parallel if gpus else 1
-        if n * each > has:
+        kind, most = ("GPU", gpus // engine.tensor_parallel) if gpus else ("CPU", int(there.get("CPU", 0)))
+        if n > most:
             ray.shutdown()
-            problem = f"--replicas is {n} (allowed: up to {has // each}, as the Ray cluster has {has} of {kind}"
-            raise UsageError(problem + (f" and each needs {each})" if each > 1 else ")"))
-        threads = engine.threads or max(1, has // n)
-        self._needs = {"num_gpus": each} if gpus else {"num_cpus": threads}
+            raise UsageError(f"--replicas is {n} (allowed: up to {most}, by what the Ray cluster has of {kind})")
+        threads = engine.threads or max(1, most // n)
+        self._needs = {"num_gpus": engine.tensor_parallel} if gpus else {"num_cpus": threads}
         if not gpus:
             engine = msgspec.structs.replace(engine, threads=threads, servers=n)
         level = logging.getLogger("octavo").getEffectiveLevel()

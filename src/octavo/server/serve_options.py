@@ -48,8 +48,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     embeddings  a model that generates also gives vectors of texts
     deterministic  the text of a reply does not depend on what else is computed, on a GPU too
     lora        paths of adapters, with what each is multiplied by
-    kv_events   tell routers which pages the prefix cache has
     servers     that share this machine's memory, if `kv_memory` is None
+    kv_events   tell routers which pages the prefix cache has
     """
 
     path: str
@@ -66,9 +66,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     deterministic: bool = False
     attention: Literal["exact", "int8", "fp8"] = "exact"
     lora: tuple[tuple[str, float], ...] = ()
+    servers: int = 1
     tensor_parallel: int = 1
     kv_events: KVEvents | None = None
-    servers: int = 1
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from octavo.errors import GrammarError
 from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.output.thinking import MARKERS, Thinking, thinking_after
+from octavo.runtime.scheduler.request import replay
 from octavo.text import Tokenizer
 from tests.runtime.grammar.grammar_walk import allowed_tokens, text_of, walk
 from tests.text.vocabularies import CONTROL, USER_DEFINED, byte_level
@@ -145,3 +147,28 @@ def test_white_space_after_thinking_that_the_prompt_ends() -> None:
         assert accepts(YES, Thinking("<think>", "</think>", ended=True), f"{white}{{yes}}")
         assert accepts(YES, Thinking("<think>", "</think>"), "{yes}")
     assert not accepts(YES, Thinking("<think>", "</think>", ended=True), "<think>Hm.</think>{yes}")
+
+
+@pytest.mark.parametrize("grammars", [SPELLED, TOKENS], ids=["spelled", "tokens"])
+@pytest.mark.parametrize("thinking", [
+    None, Thinking("<think>", "</think>"), Thinking("<think>", "</think>", begun=True),
+    Thinking("<think>", "</think>", ended=True),
+], ids=["none", "maybe", "begun", "ended"])
+@pytest.mark.parametrize(
+    "text", ["<think>a</think>\n\n{yes}", "<think>a</think>{yes}", "{yes}", "\n{yes}", "a</think>\n {yes}"]
+)
+def test_tokens_that_came_elsewhere_are_gone_through(grammars: Grammars, thinking: Thinking | None, text: str) -> None:
+    tokenizer = grammars.tokenizer
+    one = grammars.constraint(YES, thinking)
+    tokens = tokenizer.encode(text, parse_special=True)
+    for n, token in enumerate(tokens):
+        if token not in allowed_tokens(one, tokenizer):
+            return  # such a reply can't come
+        other = grammars.begin(YES, thinking)
+        replay(other, tokens[:n])
+        while other.pending_mask is not None:
+            time.sleep(0.001)
+        assert allowed_tokens(other, tokenizer) == allowed_tokens(one, tokenizer), n
+        one.accept(token)
+        other.accept(token)
+        assert other.stopped == one.stopped

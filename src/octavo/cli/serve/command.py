@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 ACCESS = "Network and access"
 access_option = partial(typer.Option, rich_help_panel=ACCESS)
 limit_option = partial(typer.Option, rich_help_panel="Limits and speed")
-router_option = partial(typer.Option, rich_help_panel="Routers")
 replica_option = partial(typer.Option, rich_help_panel="Replicas")
+router_option = partial(typer.Option, rich_help_panel="Routers")
 NEEDED = ("starlette", "uvicorn", "pydantic", "msgspec", "llguidance", "prometheus_client")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
@@ -118,6 +118,21 @@ class ServerLimits(EngineLimits):
 
 
 @dataclass
+class Replicas:
+    """Whether the model is served by one server or by several, and where these are."""
+
+    replicas: Annotated[
+        int | None,
+        replica_option("--replicas", min=1, help="Servers of the model behind one address, each with its share of the "
+                       "cores, or a card."),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        replica_option(metavar="ADDRESS", help="The Ray cluster that replicas run on; local: one of this machine."),
+    ] = None
+
+
+@dataclass
 class Routers:
     """What routers in front of several servers are told."""
 
@@ -155,24 +170,9 @@ class Routers:
         return KVEvents(self.kv_events, self.replay, self.topic)
 
 
-@dataclass
-class Replicas:
-    """Whether the model is served by one server or by several, and where these are."""
-
-    replicas: Annotated[
-        int | None,
-        replica_option("--replicas", min=1, help="Servers of the model behind one address, each with its share of the "
-                       "cores, or a card."),
-    ] = None
-    ray_address: Annotated[
-        str | None,
-        replica_option(metavar="ADDRESS", help="The Ray cluster that replicas run on; local: one of this machine."),
-    ] = None
-
-
 def serve(
     model: ModelName, *, access: Access, ctx: Context = None, defaults: Defaults, where: Where, limits: ServerLimits,
-    routers: Routers, replicas: Replicas, offline: Offline = False,
+    replicas: Replicas, routers: Routers, offline: Offline = False,
 ) -> None:
     """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""
     from contextlib import closing, nullcontext
@@ -184,8 +184,8 @@ def serve(
 
     if replicas.ray_address is not None and replicas.replicas is None:
         raise UsageError("--ray-address needs --replicas")
-    if replicas.replicas is not None and routers.kv_events is not None:
-        raise UsageError("--kv-events beside --replicas, which all would publish at one address (allowed: one of them)")
+    if routers.kv_events is not None and replicas.replicas is not None:
+        raise UsageError("--kv-events is for routers in front of single servers: replicas have a front that routes")
     launched = launch() if replicas.replicas is None else None
     with closing(launched) if launched is not None else nullcontext():
         path = local(model, offline)
