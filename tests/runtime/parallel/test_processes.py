@@ -187,8 +187,8 @@ def test_a_rank_that_is_killed_at_any_moment(seconds: float, monkeypatch: pytest
     """While it starts, looks for the others, loads, or computes."""
     start, killed = groups._start, list[float]()
 
-    def start_for_a_while(rank: int) -> groups._Rank:
-        started = start(rank)
+    def start_for_a_while(rank: int, environment: dict[str, str]) -> groups._Rank:
+        started = start(rank, environment)
 
         def kill() -> None:
             killed.append(time.monotonic())

@@ -19,6 +19,7 @@ from octavo.runtime.parallel.messages import (
     CopyPage,
     CopyState,
     Failed,
+    Here,
     Launch,
     Load,
     Plan,
@@ -84,6 +85,8 @@ class Follower:
 
 def follow(pipe: Connection) -> None:
     """Do what comes through a pipe until it is closed."""
+    from octavo.backends.gloo import distributed
+
     follower: Follower | None = None
     while True:
         try:
@@ -91,6 +94,8 @@ def follow(pipe: Connection) -> None:
         except (EOFError, OSError):
             return
         if isinstance(message, Load):
+            distributed()
+            pipe.send_bytes(messages.encode(Here()))
             follower = Follower(message)
             pipe.send_bytes(messages.encode(Ready(follower.collectives)))
         else:

@@ -22,7 +22,7 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.communicator import Reduction
 from octavo.graph.node import Attention
 from octavo.graph.protocol import Call
-from octavo.runtime.parallel.messages import Failed, FromRank, Load, Ready, RowPart, ToRank, encode, from_rank
+from octavo.runtime.parallel.messages import Failed, FromRank, Here, Load, Ready, RowPart, ToRank, encode, from_rank
 
 log = logging.getLogger("octavo")
 
@@ -71,6 +71,7 @@ class _Rank:
     number: int
     process: subprocess.Popen[bytes]
     pipe: Connection
+    here: bool = False
     ready: Ready | None = None
     answer: RowPart | None = None
     words: str = ""
@@ -141,6 +142,11 @@ class RankGroup:
             )))
 
         def meet_others() -> None:
+            with shared.changed:
+                while not shared.failure and not all(one.here for one in shared.ranks):
+                    shared.changed.wait()
+            if shared.failure:
+                return
             try:
                 shared.communicator = self.communicator.inner = meet(store, self.device, 0, ranks)
             except Exception as error:
@@ -277,7 +283,9 @@ def _watch(shared: _Shared) -> None:
                 rank.words = said.error
                 continue
             with shared.changed:
-                if isinstance(said, Ready):
+                if isinstance(said, Here):
+                    rank.here = True
+                elif isinstance(said, Ready):
                     rank.ready = said
                 else:
                     rank.answer = said

@@ -111,6 +111,10 @@ class RowPart(msgspec.Struct, frozen=True, tag=True):
     values: Array
 
 
+class Here(msgspec.Struct, frozen=True, tag=True):
+    """A rank looks for the others from now on."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """A rank's executor is loaded; `collectives` are what it runs together with others, in order."""
 
@@ -124,7 +128,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 ToRank = Load | Vectors | Plan | Run | Launch | CopyPage | CopyState | Row
-FromRank = Ready | Failed | RowPart
+FromRank = Here | Ready | Failed | RowPart
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
