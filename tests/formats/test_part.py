@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.models.table import save_only
+from tests.models.tiny_checkpoints import TABLE
 
 from octavo.errors import QuantFormatError
 from octavo.formats import FORMATS, QTensor, channel_format, dequantize, group_format, quantize_reference
 from octavo.formats.part import TensorPart, column_multiple
 from octavo.formats.rows import SCHEMES
 from octavo.formats.spec import BlockFormat
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.io.gguf.source import OpenFile
 
@@ -67,3 +71,27 @@ def test_only_the_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             data = part.data
             assert sum(read) == data.nbytes == part.nbytes
             np.testing.assert_array_equal(dequantize(part), dequantize(TensorPart(stored, part._rows, part._columns)))
+
+
+@pytest.mark.parametrize(("case", "name"), [
+    ("qwen3", "blk.0.ffn_down.weight"), ("qwen3moe", "blk.0.ffn_down_exps.weight"),
+])
+def test_of_a_checkpoint_only_the_part_is_read(
+    case: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matrices of floats that lie in it as they are computed with, and stacks of such."""
+    save_only(tmp_path, TABLE[case])
+    read = list[int]()
+    fill = OpenFile.fill
+    with open_model_file(tmp_path) as file:
+        monkeypatch.setattr(OpenFile, "fill", lambda self, out, *at: read.append(len(out)) or fill(self, out, *at))
+        whole = file.tensor(name)
+        n, k = whole.shape[-2:]
+        for rows, columns in ((((1, n // 2),), None), (None, ((0, 16), (k - 16, k)))):
+            read.clear()
+            part = TensorPart(whole, rows, columns).stored()
+            data = part.rows(slice(0, math.prod(part.shape[:-1])))
+            assert sum(read) == data.nbytes == part.nbytes
+            values = dequantize(whole)[..., 1 if rows else 0 : n // 2 if rows else n, :]
+            values = values if columns is None else values[..., [*range(16), *range(k - 16, k)]]
+            np.testing.assert_array_equal(dequantize(part), values)

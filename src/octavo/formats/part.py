@@ -69,7 +69,7 @@ class TensorPart(DeferredQTensor):
     def stored(self) -> QTensor:
         source: QTensor = self._source  # type: ignore[attr-defined]
         cut = self._rows, self._columns, self._experts  # type: ignore[attr-defined]
-        return self if (stored := source.stored()) is source else TensorPart(stored, *cut)
+        return self if (found := source.in_parts()) is source else TensorPart(found, *cut)
 
     def blocks(self, part: slice) -> U8:
         return self.data.reshape(-1, self.format.block_bytes)[part]
@@ -90,6 +90,37 @@ class TensorPart(DeferredQTensor):
         if source.format.per_row:
             return _cut_rows(source.format, source.rows(slice(start, stop)), columns)
         return source.columns(slice(start, stop), columns)
+
+
+class Stack(DeferredQTensor):
+    """Matrices [N, K] of one format, stacked to [E, N, K], of which parts are read without the rest."""
+
+    def __init__(self, matrices: Sequence[QTensor], name: str) -> None:
+        first = matrices[0]
+        object.__setattr__(self, "_matrices", tuple(matrices))
+        super().__init__(first.format, (len(matrices), *first.shape), self._whole, name)
+
+    def _whole(self) -> QTensor:
+        data = self.rows(slice(0, self.shape[0] * self.shape[1]))
+        return QTensor(self.format, self.shape, data.reshape(*self.shape[:2], -1), self.name)
+
+    def stored(self) -> QTensor:
+        return self
+
+    def blocks(self, part: slice) -> U8:
+        return self.data.reshape(-1, self.format.block_bytes)[part]
+
+    def rows(self, part: slice) -> U8:
+        return np.concatenate([matrix.rows(rows) for matrix, rows in self._of(part)])
+
+    def columns(self, rows: slice, spans: Sequence[Span]) -> U8:
+        return np.concatenate([matrix.columns(here, spans) for matrix, here in self._of(rows)])
+
+    def _of(self, rows: slice) -> Iterator[tuple[QTensor, slice]]:
+        """The matrices that rows, counted through all of them, are of, and which of theirs."""
+        n, matrices = self.shape[1], self._matrices  # type: ignore[attr-defined]
+        for i in range(rows.start // n, -(-rows.stop // n)):
+            yield matrices[i], slice(max(rows.start - i * n, 0), min(rows.stop - i * n, n))
 
 
 def _cut_format(source: QTensor, columns: Cut) -> BlockFormat:

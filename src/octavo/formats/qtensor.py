@@ -58,6 +58,10 @@ class QTensor:
         """This tensor where taking one part after another is cheap: what is made when asked for is made now."""
         return self
 
+    def in_parts(self) -> QTensor:
+        """This tensor where taking a small part of it is cheap."""
+        return self.stored()
+
     def blocks(self, part: slice) -> U8:
         """Blocks `part.start` to `part.stop`, counted through the whole tensor: uint8 [blocks, bytes of a block]."""
         return self.data.reshape(-1, self.format.block_bytes)[part]
@@ -82,13 +86,22 @@ class QTensor:
 
 
 class DeferredQTensor(QTensor):
-    """A tensor that holds no bytes: `data` reads them whenever it is asked for, so who needs them twice keeps them."""
+    """A tensor that holds no bytes: `data` reads them whenever it is asked for, so who needs them twice keeps them.
+
+    parts  gives a tensor like it, parts of which are read without the rest
+    """
 
     def __init__(
-        self, format: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor], name: str = ""
+        self, format: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor], name: str = "",
+        parts: Callable[[], QTensor] | None = None,
     ) -> None:
-        for field, value in (("format", format), ("shape", shape), ("name", name), ("_load", load)):
+        for field, value in (("format", format), ("shape", shape), ("name", name), ("_load", load), ("_parts", parts)):
             object.__setattr__(self, field, value)
+
+    def in_parts(self) -> QTensor:
+        """The tensor as some of it is read best: without the rest if that can be, or as `stored`."""
+        parts: Callable[[], QTensor] | None = self._parts  # type: ignore[attr-defined]
+        return self.stored() if parts is None else parts()
 
     def stored(self) -> QTensor:
         return QTensor(self.format, self.shape, self.data, self.name)

@@ -19,10 +19,14 @@ from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensor(TensorInfo):
-    """A tensor that may be made of several of the folder's, so its offset says nothing; `load` makes it."""
+    """A tensor that may be made of several of the folder's, so its offset says nothing; `load` makes it.
+
+    parts  as of LazyTensor
+    """
 
     format: BlockFormat
     load: Callable[[], QTensor]
+    parts: Callable[[], QTensor] | None
 
     @property
     def type_name(self) -> str:
@@ -74,11 +78,12 @@ class CheckpointFile(GGUFFile):
         if not isinstance(info, CheckpointTensor):
             allowed = f"one of its {len(self.tensors)} tensors"
             raise FileError(f"no tensor {shown(name)}", file=self.path, allowed=allowed)
-        tensor = DeferredQTensor(info.format, info.shape, info.load, name)
+        tensor = DeferredQTensor(info.format, info.shape, info.load, name, info.parts)
         return QTensor(info.format, info.shape, tensor.data, name) if copy else tensor
 
 
 def _info(tensor: LazyTensor, path: str) -> CheckpointTensor:
     nbytes = prod(tensor.shape[:-1]) * tensor.format.row_bytes(tensor.shape[-1])
     number = -1 if tensor.format.gguf is None else tensor.format.gguf
-    return CheckpointTensor(tensor.name, tensor.shape, number, 0, nbytes, path, tensor.format, tensor.load)
+    made = tensor.format, tensor.load, tensor.parts
+    return CheckpointTensor(tensor.name, tensor.shape, number, 0, nbytes, path, *made)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any
 
 import numpy as np
@@ -179,6 +179,33 @@ def test_a_rank_says_why_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(groups, "_start", start_without_file)
     with pytest.raises(RankError, match=r"rank 1 of 2 \(process \d+\) failed: \w*Error: .*m.gguf"):
         load(str(path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.05, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0])
+def test_a_rank_that_is_killed_at_any_moment(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it starts, looks for the others, loads, or computes."""
+    start, killed = groups._start, list[float]()
+
+    def start_for_a_while(rank: int) -> groups._Rank:
+        started = start(rank)
+
+        def kill() -> None:
+            killed.append(time.monotonic())
+            started.process.kill()
+
+        Timer(seconds, kill).start()
+        return started
+
+    def use() -> None:
+        with load() as model:
+            while True:
+                model.generate_many(QUESTIONS, raw=True, ignore_eos=True, max_tokens=20)
+
+    monkeypatch.setattr(groups, "_start", start_for_a_while)
+    with pytest.raises(RankError, match="was killed by SIGKILL"):
+        use()
+    assert time.monotonic() - killed[0] < NOTICED_S
 
 
 PARENT = """

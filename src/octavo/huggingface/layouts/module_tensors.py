@@ -46,4 +46,4 @@ def _floats(checkpoint: Checkpoint, tensor: StoredTensor) -> LazyTensor:
     if tensor.dtype not in FLOATS:
         field = f"tensor {shown(tensor.name)}"
         raise ModelError(f"holds {tensor.dtype}", file=checkpoint.folder, field=field, allowed=", ".join(FLOATS))
-    return LazyTensor(tensor.name, by_name(tensor.dtype), tensor.shape, tensor.load)
+    return LazyTensor(tensor.name, by_name(tensor.dtype), tensor.shape, tensor.load, parts=tensor.parts)

@@ -12,6 +12,7 @@ import numpy as np
 
 from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
+from octavo.formats.part import Stack
 from octavo.formats.spec import F32
 from octavo.graph.names import split_layer
 from octavo.huggingface.config.config_json import find_class
@@ -177,7 +178,9 @@ class _Maker:
         if name.endswith((".scale", ".input_scale")):  # one number for each expert
             factors = self.found.single.get(name)  # Gemma 4 multiplies each expert by a number of its own
             return _source(name, rows[0].format, (len(rows),), lambda: _times(_row(stacked(rows)), factors))
-        return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
+        readable = [row.parts for row in rows if row.parts is not None]
+        stack = (lambda: Stack([one() for one in readable], name)) if len(readable) == len(rows) else None
+        return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows), stack)
 
     def _of_half(self, name: str, want: Shape) -> LazyTensor:
         """A tensor that the checkpoint has joined with another one: its part."""
@@ -210,7 +213,7 @@ class _Maker:
         if name.endswith(VECTORS):
             return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
         ordered = in_order(name, tensor, self.hp, self.architecture)
-        return _source(name, ordered.format, ordered.shape, ordered.load)
+        return _source(name, ordered.format, ordered.shape, ordered.load, ordered.parts)
 
     def _fault(self, name: str, problem: str, allowed: str | None) -> ModelError:
         return _fault(self.checkpoint, name, problem, allowed)
@@ -238,9 +241,12 @@ def _row(tensor: QTensor) -> QTensor:
     return QTensor(tensor.format, (tensor.size,), tensor.data.reshape(-1))
 
 
-def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:
+def _source(
+    name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor],
+    parts: Callable[[], QTensor] | None = None,
+) -> LazyTensor:
     if len(shape) > 1 and not name.endswith(("ffn_gate_inp.weight", "lerp_fused.weight", ".bias")):
-        return LazyTensor(name, fmt, shape, lambda: _named(load(), name))
+        return LazyTensor(name, fmt, shape, lambda: _named(load(), name), parts=parts)
     return LazyTensor(name, by_name("F32"), shape, lambda: f32_tensor(dequantize(load()), name))
 
 

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 
-from octavo.errors import GGUFError
+from octavo.errors import FileError, GGUFError
 from octavo.formats.spec import U8
 from octavo.io.regular_file import open_regular
 
@@ -19,13 +19,13 @@ from octavo.io.regular_file import open_regular
 class OpenFile:
     """A regular file, open for as long as anything holds it. `size` is its size in bytes when it was opened.
 
-    Raises GGUFError where the path can't be opened or is not a regular file.
+    Raises `error` where the path can't be opened or is not a regular file, saying that it was to be `wanted`.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, wanted: str = "a GGUF file", error: type[FileError] = GGUFError) -> None:
+        self.path, self._error = path, error
         self._lock = threading.Lock()
-        self._file = open_regular(path, "a GGUF file", GGUFError)
+        self._file = open_regular(path, wanted, error)
         self.size = os.fstat(self._file.fileno()).st_size
 
     def __del__(self) -> None:
@@ -33,16 +33,16 @@ class OpenFile:
             self._file.close()
 
     def fill(self, out: memoryview, offset: int, field: str) -> None:
-        """Fill `out`, which is bytes too, from `offset` on. Raises GGUFError where the file was truncated."""
+        """Fill `out`, which is bytes too, from `offset` on. Raises an error where the file was truncated."""
         done = 0
         while done < len(out):
             try:
                 n = self._read(out[done:], offset + done)
             except OSError as e:
-                raise GGUFError(f"reading failed: {e.strerror}", file=self.path, offset=offset, field=field) from e
+                raise self._error(f"reading failed: {e.strerror}", file=self.path, offset=offset, field=field) from e
             if not n:
                 problem = f"the file was truncated while it was open: {len(out)} bytes wanted, {done} left"
-                raise GGUFError(problem, file=self.path, offset=offset, field=field)
+                raise self._error(problem, file=self.path, offset=offset, field=field)
             done += n
 
     def _read(self, out: memoryview, offset: int) -> int:
@@ -53,17 +53,17 @@ class OpenFile:
             return self._file.readinto(out) or 0
 
     def array(self, offset: int, n: int, field: str) -> U8:
-        """Bytes [offset, offset + n), uint8. Raises GGUFError where the file was truncated."""
+        """Bytes [offset, offset + n), uint8. Raises an error where the file was truncated."""
         data = np.empty(n, np.uint8)
         self.fill(data.data, offset, field)
         return data
 
     def require_whole(self, offset: int, field: str) -> None:
-        """Raise GGUFError where the file was truncated since it was opened."""
+        """Raise an error where the file was truncated since it was opened."""
         size = os.fstat(self._file.fileno()).st_size
         if size < self.size:
             problem = f"the file was truncated from {self.size} to {size} bytes while it was open"
-            raise GGUFError(problem, file=self.path, offset=offset, field=field)
+            raise self._error(problem, file=self.path, offset=offset, field=field)
 
 
 class Source:

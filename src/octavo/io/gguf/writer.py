@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,16 @@ _FLOATS = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16"}
 
 @dataclass(frozen=True)
 class LazyTensor:
-    """A tensor to write that is made when its turn comes: `load` gives it in this format and shape."""
+    """A tensor to write that is made when its turn comes: `load` gives it in this format and shape.
+
+    parts  gives the same, of which some can be read without the rest; None where all of it has to be made
+    """
 
     name: str
     format: BlockFormat
     shape: tuple[int, ...]
     load: Callable[[], QTensor]
+    parts: Callable[[], QTensor] | None = field(default=None, kw_only=True)
 
     @property
     def nbytes(self) -> int:

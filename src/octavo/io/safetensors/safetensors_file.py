@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from octavo.errors import FileError, shown
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.io.foreign import AGAIN, HEAD, foreign
+from octavo.io.gguf.mapped_tensor import FileQTensor
+from octavo.io.gguf.source import OpenFile
 from octavo.io.regular_file import open_regular
 from octavo.io.safetensors.json_file import parse_object
 
@@ -35,6 +38,10 @@ NUMPY = {
     "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
 }
 """Types of arrays by the dtype's name; 8-bit floats as their bytes."""
+
+
+_open_files: WeakValueDictionary[str, OpenFile] = WeakValueDictionary()
+"""Files from which parts of tensors are read, by their paths."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,12 @@ class StoredTensor:
         if 0 in self.shape or not self.shape:
             raise _fault(self, f"has shape {list(self.shape)}", "sizes of 1 or more")
         return QTensor(by_name(self.dtype), self.shape, self.raw().reshape(*self.shape[:-1], -1), self.name)
+
+    def parts(self) -> QTensor:
+        """A tensor of floats that stays in its file until some of it is asked for. Raises FileError as `load` does."""
+        if (file := _open_files.get(self.file)) is None:
+            _open_files[self.file] = file = OpenFile(self.file, WANTED, FileError)
+        return FileQTensor(by_name(self.dtype), self.shape, self.name, file, self.offset, f"tensor {shown(self.name)}")
 
     def array(self) -> AnyArray:
         """An integer tensor or one of 8-bit floats (as uint8), read into memory. Raises FileError as `load` does."""
