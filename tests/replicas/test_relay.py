@@ -106,10 +106,10 @@ def test_a_request_that_ends_every_replica_ends_itself(two: tuple[Server, Front,
 
 
 ERRORS = {
-    CHAT: b'data: {"error":{"message":"5 replicas ended', "/v1/completions": b'data: {"error":{"message":"5 replicas',
-    "/completion": b'data: {"error":{"code":503,"message":"5 replicas',
-    "/v1/messages": b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"5 replicas',
-    "/v1/responses": b'event: error\ndata: {"type":"error","code":"replicas_ended","message":"5 replicas',
+    CHAT: b'data: {"error":{"message":"16 replicas ended', "/v1/completions": b'data: {"error":{"message":"16 replicas',
+    "/completion": b'data: {"error":{"code":503,"message":"16 replicas',
+    "/v1/messages": b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"16 replicas',
+    "/v1/responses": b'event: error\ndata: {"type":"error","code":"replicas_ended","message":"16 replicas',
 }
 
 
@@ -124,6 +124,17 @@ def test_within_a_stream_its_clients_know_the_error(two: tuple[Server, Front, li
     assert status == 200
     assert body.startswith(b"data: 1\n\n" + ERRORS[path])
     assert all(b"[[0,5]]" in data for one in replicas for data in one.asked if b'"begun":true' in data)
+
+
+def test_a_stream_that_is_refused_where_it_goes_on_says_why(two: tuple[Server, Front, list[Scripted]]) -> None:
+    server, _, replicas = two
+    for one in replicas:
+        one.script = lambda data: json_answer(500, b"the prompt is quarantined") if b'"begun":true' in data else (
+            STREAM + chunk(b"data: 1\n\n: octavo [[0,5]]\n\n") + chunk(LOST) + b"0\r\n\r\n"
+        )
+    body = server.send("POST", CHAT, {**BODY, "stream": True})[2]
+    assert body.startswith(b'data: 1\n\ndata: {"error":{"message":"it can\'t go on: 500, the prompt is quarantined"')
+    assert sum(len(one.asked) for one in replicas) == 2
 
 
 def test_a_reply_that_gets_on_may_be_moved_again_and_again(two: tuple[Server, Front, list[Scripted]]) -> None:

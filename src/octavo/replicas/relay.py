@@ -21,7 +21,7 @@ from octavo.server.http.sse import PING, event, named_event, to_json
 log = logging.getLogger("octavo")
 WAIT_S = 120.0
 """Seconds that a request waits for a replica where all have to be started again."""
-MOST_ENDS = 5
+MOST_ENDS = 16
 """Replicas that may end at the same place of a reply, before it is thought to be the reason."""
 REFUSED_S = {429: 0.0, 503: 10.0, 529: 10.0}
 """Statuses of replicas that can't take a request now, after which others are asked, and for how long all of them."""
@@ -162,8 +162,8 @@ class Relay:
                 else:
                     body = await connection.whole()  # as a whole: it can be asked for again until all of it is there
                     if self._begun and head.status not in REFUSED_S:
-                        said = body[:200].decode(errors="replace")
-                        raise UpstreamLostError(f"the replica answers {head.status} to a stream that goes on: {said}")
+                        yield self._error(f"it can't go on: {head.status}, {body[:200].decode(errors='replace')}")
+                        return
                     yield head
                     yield body
                     self._complete = head.status not in REFUSED_S

@@ -137,14 +137,15 @@ class EventStream(Response):
                     head = renderer.begin() if head is None else head
                     parts.append(renderer.events(some))
                 data = b"".join(parts)
-                if not data and monotonic() - self.wrote_at < self.watch.limits.ping:
+                due = monotonic() - self.wrote_at >= self.watch.limits.ping
+                if not data and not due and not handle.rows:  # rows are told at once, so that none is computed again
                     continue
                 if not begun:
                     begun = True
                     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
                     head = renderer.begin() if head is None else head
                     data = head + data
-                data = data or PING
+                data = data or (PING if due else b"")
                 if told:
                     data, handle.rows = data + comment(handle.rows), []
                 await self._write(send, data)
