@@ -132,7 +132,9 @@ def test_killed_at_random_it_loses_and_repeats_nothing(
     assert killed(source, output, times, seed) >= times // 2
     assert files(output) == found
     again = run(source, output, "--json")
-    assert (again.returncode, json.loads(again.stdout)["done"]) == (1, 0)
+    told = json.loads(again.stdout)
+    assert (again.returncode, told["before"], told["done"] + told["failed"]) == (1, told["done"], told["lines"])
+    assert told["done"] == len(read_lines(output))
 
 
 def test_an_engine_that_is_killed_is_started_again(undisturbed: Found, tmp_path: Path) -> None:
@@ -160,7 +162,8 @@ def test_a_signal_ends_it_in_order(undisturbed: Found, tmp_path: Path, number: s
     assert Path(output).read_bytes().endswith(b"\n")
     there = len(read_lines(output))
     done = json.loads(run(source, output, "--json").stdout)
-    assert 0 < there <= done["before"] <= there + 1  # one of those without a response is refused by the model's server
+    assert 0 < there == done["before"]
+    assert (done["done"], done["failed"], done["lines"]) == (N, 3, N + 3)
     assert files(output) == found
 
 
@@ -172,8 +175,11 @@ def test_another_command_is_told_apart_from_the_one_that_began(tmp_path: Path) -
     (first,) = comparable(output)
     assert first["response"]["body"]["usage"]["completion_tokens"] == 4
     other = run(source, output, "--temp", "0", "-n", "5")
-    assert (other.returncode, "was begun with another max tokens" in other.stderr) == (2, True)
+    assert (other.returncode, "was begun with another max tokens (4, and now it is 5)" in other.stderr) == (2, True)
     assert comparable(output) == [first]
+    again = run(source, output, "--temp", "0", "-n", "4")
+    said = f"octavo: {output}: 1 of 1 line is done (all of them before this run)\n"
+    assert (again.returncode, again.stderr) == (0, said)
     anew = run(source, output, "--temp", "0", "-n", "5", "--json-schema", '{"type": "integer"}', "--restart")
     (second,) = comparable(output)
     assert anew.returncode == 0
@@ -201,19 +207,60 @@ def test_a_file_without_lines(octavo: Run, tmp_path: Path) -> None:
     assert (tmp_path / "out.jsonl").read_bytes() == b""
 
 
+def test_a_batch_that_never_ran_leaves_no_files(octavo: Run, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", ["What is 3 plus 4?", 7])
+    assert "-c is 99999999" in octavo("batch", "demo", source, str(tmp_path / "out.jsonl"), "-c", "99999999").error()
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
+def test_an_input_that_changes_while_it_is_answered(
+    octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After all of it was read again, too."""
+    from octavo.batch import batch_file
+
+    source = write_lines(tmp_path / "in.jsonl", ["What is 3 plus 4?"])
+
+    async def answered(*given: object) -> None:
+        os.utime(source, ns=(0, 0))
+
+    monkeypatch.setattr(batch_file, "_run", answered)
+    assert f"{source}: changed during the batch" in octavo("batch", "demo", source, str(tmp_path / "out.jsonl")).error()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("demo a b --model x", "no option --model here: the model is the first argument, here demo: leave it out"),
+        ("a b --model x", "write `octavo batch x a b`"),
+        ("-i a -o b --model x", "no option -i here: a batch's model, input and output are arguments"),
+        ("demo a --output-file b", "no option --output-file here: a batch's model"),
+    ],
+)
+def test_lines_of_other_programs_are_answered(octavo: Run, typed: str, said: str) -> None:
+    assert said in octavo("batch", *typed.split()).error()
+
+
 @pytest.mark.parametrize(
     ("source", "output", "words"),
     [
         ("in.jsonl", "in.jsonl", "is the input that is read"), ("in.jsonl", "link.jsonl", "is the input that is read"),
         ("out.jsonl.journal", "out.jsonl", "is the input that is read"), ("-", "out.jsonl", "IN and OUT are files"),
         ("in.jsonl", "-", "IN and OUT are files"), ("missing.jsonl", "out.jsonl", "missing.jsonl"),
-        ("in.jsonl", "no/out.jsonl", "there is no folder"), ("in.jsonl", ".", "is a folder"),
+        ("in.jsonl", "no/out.jsonl", "no/out.jsonl: there is no folder"),
+        (".", "out.jsonl", "a file of requests as IN"),
+        ("in.jsonl", "mine.jsonl", "mine.jsonl: was not written by octavo batch; take another name for OUT"),
+        ("in.jsonl", ".", "is a folder"),
     ],
 )
 def test_files_that_can_not_be_used(octavo: Run, tmp_path: Path, source: str, output: str, words: str) -> None:
     write_lines(tmp_path / "in.jsonl", ["What is 3 plus 4?"])
     (tmp_path / "out.jsonl.journal").write_text('"a"\n')
+    (tmp_path / "mine.jsonl").write_text("mine\n")
+    before = sorted([*os.listdir(tmp_path), "link.jsonl"])
     os.symlink(tmp_path / "in.jsonl", tmp_path / "link.jsonl")
     names = [name if name == "-" else str(tmp_path / name) for name in (source, output)]
-    assert words in octavo("batch", "demo", *names).error()
+    for more in ([], ["--restart"]):
+        assert words in octavo("batch", "demo", *names, *more).error()
+    assert (sorted(os.listdir(tmp_path)), (tmp_path / "mine.jsonl").read_text()) == (before, "mine\n")
     assert (tmp_path / "in.jsonl").read_text() == '"What is 3 plus 4?"\n'

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from octavo.batch import input_index
-from octavo.batch.input_index import InputIndex, index_input
+from octavo.batch.input_index import InputIndex, index_input, input_state
 from octavo.batch.prefix_order import PREFIXES, prefix_marks, prefix_order
 from octavo.batch.request_line import CHAT, EMBEDDINGS, LineError
 from octavo.errors import FileError
@@ -49,12 +49,25 @@ def test_no_lines(tmp_path: Path) -> None:
 
 
 def test_repeated_ids_are_those_after_the_first(tmp_path: Path) -> None:
-    lines = [{"custom_id": name, "input": "x"} for name in ("a", "b", "a", "line-5")] + [{"input": "y"}]
+    lines = [{"custom_id": name, "input": "x"} for name in ("a", "b", "a", "b")]
     index, bad = indexed(write_lines(tmp_path / "in", lines))
-    assert {number: error.code for number, error in bad.items()} == dict.fromkeys((3, 5), "repeated_custom_id")
+    assert {number: error.code for number, error in bad.items()} == dict.fromkeys((3, 4), "repeated_custom_id")
     assert "that of line 1" in bad[3].message
-    assert sorted(index.order.tolist()) == [0, 1, 3]
+    assert sorted(index.order.tolist()) == [0, 1]
     assert index.embeds
+    index.close()
+
+
+def test_a_line_without_an_id_makes_way_for_those_with_one(tmp_path: Path) -> None:
+    names = [None, "line-2-2", "line-1", "line-6", "line-1", None, "line-7", "line-4", None, None, "line-9-2", "line-9"]
+    lines = [{"input": "x"} | ({"custom_id": name} if name else {}) for name in names]
+    lines[6:6] = [{"input": "y", "custom_id": "line-2"}]
+    index, bad = indexed(write_lines(tmp_path / "in", lines))
+    found = {index.request(int(i)).number: index.request(int(i)).custom_id for i in index.order}
+    assert [*bad] == [5]
+    assert len(set(found.values())) == len(found) == len(lines) - 1
+    assert (found[1], found[6]) == ("line-1-2", "line-6-2")
+    assert all(found[i + 1] == line["custom_id"] for i, line in enumerate(lines) if "custom_id" in line and i != 4)
     index.close()
 
 
@@ -80,9 +93,45 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in"
     index, _ = indexed(write_lines(path, [openai_line("a", {"messages": []})]))
     path.write_text("nothing")
-    with pytest.raises(FileError, match="changed while it was read: line 1"):
+    with pytest.raises(FileError, match="in: changed during the batch"):
         index.request(0)
     index.close()
+
+
+def test_a_change_in_place_is_an_error_before_and_after_the_reading(tmp_path: Path) -> None:
+    """Of the same length, and each line is a request."""
+    path = Path(write_lines(tmp_path / "in", [chat("a" * 100, f"{i}") for i in range(9)]))
+    state = input_state(str(path))
+    index, _ = indexed(path)
+    assert index.state == state
+    index.request(8)
+    index.require_unchanged()
+    with open(path, "r+b") as file:
+        file.write(path.read_bytes().replace(b"a", b"b"))
+    os.utime(path, ns=(0, state[3] + 1))  # clocks of file systems are coarse
+    for look in (index.require_unchanged, lambda: index.request(8)):
+        with pytest.raises(FileError, match=r"in: changed during the batch: .*--restart"):
+            look()
+    index.close()
+    with pytest.raises(FileError, match="in: changed during the batch"):
+        index_input(str(path), CHAT, lambda number, error: None, state=state)
+
+
+def test_an_input_that_is_replaced_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    state = input_state(write_lines(path, ["a"]))
+    write_lines(tmp_path / "other", ["a"])
+    os.utime(tmp_path / "other", ns=(0, state[3]))
+    os.replace(tmp_path / "other", path)
+    with pytest.raises(FileError, match="in: changed during the batch"):
+        index_input(str(path), CHAT, lambda number, error: None, state=state)
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-be"])
+def test_utf_16_is_named(tmp_path: Path, coding: str) -> None:
+    (tmp_path / "in").write_bytes(("\ufeff" * (coding != "utf-16") + '"a"\n').encode(coding))
+    with pytest.raises(FileError, match=r"in: .*is in UTF-16 \(allowed: UTF-8\)|in.*byte 0.*is in UTF-16"):
+        indexed(tmp_path / "in")
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from octavo.batch.output_files import LineFile, OutputFiles, files_of
@@ -59,7 +61,8 @@ def test_a_torn_line_is_cut_off(tmp_path: Path, torn: int) -> None:
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("text", ["no JSON\n", "{}\n", '{"id":"batch_req_x"}\n', '{"id":"other_1"}\n', "\0" * 9 + "\n"])
+@pytest.mark.parametrize("text", ["no JSON\n", "{}\n", '{"id":"batch_req_x"}\n', '{"id":"other_1"}\n', "\0" * 9 + "\n",
+                                  '{"id":"batch_req_99999999999999999999999"}\n', '{"id":' + "[" * 5000 + "\n"])
 def test_what_is_not_of_a_batch_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out.jsonl"
     begun(path, 1)
@@ -73,31 +76,105 @@ def test_what_is_not_of_a_batch_is_left_alone(tmp_path: Path, text: str) -> None
 def test_a_file_without_its_journal_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("something\n")
+    for restart in (False, True):
+        with pytest.raises(FileError, match=r"out\.jsonl: was not written by octavo batch; take another name"):
+            OutputFiles(str(path), restart=restart)
+        assert path.read_text() == "something\n"
+        assert os.listdir(tmp_path) == ["out.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["out.errors.jsonl", "out.jsonl.journal"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_files_of_others_beside_the_output_are_left_alone(tmp_path: Path, name: str, restart: bool) -> None:
+    (tmp_path / name).write_text("something\n")
+    with pytest.raises(FileError, match=f"{name}: was not written by octavo batch"):
+        OutputFiles(str(tmp_path / "out.jsonl"), restart=restart)
+    assert (os.listdir(tmp_path), (tmp_path / name).read_text()) == ([name], "something\n")
+
+
+def test_responses_without_their_journal_are_only_left_on_purpose(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    begun(path, 1)
+    os.unlink(files_of(str(path))["journal"])
     with pytest.raises(FileError, match=r"--restart begins anew"):
         OutputFiles(str(path), restart=False)
-    assert path.read_text() == "something\n"
     OutputFiles(str(path), restart=True).close()
-    assert path.read_text() == ""
+    assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}'])
+def test_a_batch_that_answers_nothing_leaves_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "out.jsonl")
+    with suppress(FileError), OutputFiles(path, restart=False) as files:
+        files.begin({"input": "a"})
+        files.refuse(1, LineError("invalid_json", "what is wrong"))
+        raise FileError("the model can't be loaded")
+    assert os.listdir(tmp_path) == []
+    with suppress(FileError), OutputFiles(path, restart=False) as files:
+        files.begin({"input": "a"})
+        files.respond(request(1), 500, "req_1", b"{}")
+        raise FileError("it died")
+    assert sorted(os.listdir(tmp_path)) == ["out.errors.jsonl", "out.jsonl", "out.jsonl.journal"]
+
+
+def test_without_errors_there_is_no_file_of_them(tmp_path: Path) -> None:
+    begun(tmp_path / "out.jsonl", 1)
+    assert sorted(os.listdir(tmp_path)) == ["out.jsonl", "out.jsonl.journal"]
+
+
+def test_a_file_that_another_batch_removes_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.jsonl"
+
+    def lock(fd: int) -> bool:
+        path.unlink()
+        return True
+
+    monkeypatch.setattr("octavo.batch.output_files.locked_if_any", lock)
+    with pytest.raises(FileError, match="another batch writes to it"):
+        LineFile(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"id":"batch_req_5","custom_id":"a"}\n', "the response to line 5 is there for the second time"),
+        ('{"id":"batch_req_999","custom_id":"a"}\n', "the response to line 999 is of no request of the input"),
+    ],
+)
+def test_responses_that_are_repeated_or_of_another_batch_are_named(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "out.jsonl"
+    begun(path, 4, 5, 6)
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second + line.encode() + third)
+    kept = path.read_bytes()
+    with OutputFiles(str(path), restart=False) as files, pytest.raises(FileError) as found:
+        files.require_of(np.array([4, 5, 6, 7], np.uint64))
+    assert (found.value.offset, words in str(found.value)) == (len(first + second), True)
+    assert path.read_bytes() == kept
+    path.write_bytes(first + second + third)
+    with OutputFiles(str(path), restart=False) as files:
+        files.require_of(np.array([4, 5, 6, 7], np.uint64))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', "[" * 100_000, '{"a":' * 100_000, "\xff"])
 def test_a_journal_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out.jsonl"
     begun(path, 1)
-    Path(files_of(str(path))["journal"]).write_text(text)
+    Path(files_of(str(path))["journal"]).write_bytes(text.encode("latin-1"))
     with pytest.raises(FileError, match="is not the journal of a batch"):
         OutputFiles(str(path), restart=False)
+    OutputFiles(str(path), restart=True).close()
+    assert path.read_bytes() == b""
 
 
 def test_what_has_changed_is_named(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     begun(path, 1)
     with OutputFiles(str(path), restart=False) as files:
-        with pytest.raises(UsageError, match=r"begun with another input: .*--restart"):
+        with pytest.raises(UsageError, match=r"begun with another input: .*--restart .* deletes what .* \(1\)"):
             files.begin({"input": "b", "seed": 0})
-        with pytest.raises(UsageError, match="begun with another seed"):
+        with pytest.raises(UsageError, match=r"begun with another seed \(0, and now it is 1\)"):
             files.begin({"input": "a", "seed": 1})
-        with pytest.raises(UsageError, match="begun with another max tokens"):
+        with pytest.raises(UsageError, match=r"begun with another max tokens \(none, and now it is 3\)"):
             files.begin({"input": "a", "seed": 0, "max tokens": 3})
         files.begin({"seed": 0, "input": "a"})
     with OutputFiles(str(path), restart=True) as files:

@@ -17,7 +17,7 @@ import numpy as np
 
 from octavo.backends.cores import cores
 from octavo.batch.batch_run import BatchCounts, BatchRun
-from octavo.batch.input_index import InputIndex, index_input
+from octavo.batch.input_index import InputIndex, index_input, input_state
 from octavo.batch.output_files import OutputFiles, files_of
 from octavo.batch.replica import LIMITS, LocalReplica, Replica
 from octavo.batch.request_line import CHAT, COMPLETIONS, EMBEDDINGS, Defaults
@@ -67,10 +67,11 @@ class BatchOptions:
 
 @dataclass
 class BatchSummary:
-    """What became of a batch's lines: `before` were done by earlier runs, `failed` are among the errors of all runs."""
+    """What became of a batch's lines: `done` have a response, `before` of these by earlier runs; `failed` an error."""
 
     lines: int
     before: int
+    done: int
     counts: BatchCounts
     failed: int
     files: dict[str, str] = field(default_factory=dict)
@@ -94,25 +95,27 @@ def answer_file(
         defaults = Defaults(_text_url(file), options.seed, _constraint(options.grammar))
         mark = _model_mark(read[MODEL])
     show("reading the requests", 0, 0)
+    state = input_state(source)
     what = {"input": files_digest([source], cores()), "model": mark, **_settings(options)}
     with OutputFiles(output, restart=restart) as files:
         files.begin(what)
         index = index_input(
-            source, defaults.text_url, files.refuse, in_file_order=options.in_file_order,
+            source, defaults.text_url, files.refuse, in_file_order=options.in_file_order, state=state,
             show=lambda done, total: show("reading the requests", done, total),
         )
         try:
+            files.require_of(index.numbers)
             done = np.array([*files.failed], np.uint64), np.frombuffer(files.done, np.uint64)
             left = index.order[~np.isin(index.numbers[index.order], np.concatenate(done))]
-            before = len(index.order) - len(left)
             run = BatchRun(index, left, defaults, files, _shown(show))
             if len(left):
                 show("loading the model", 0, 0)
                 asyncio.run(_run(run, _for(index, options)))
+            index.require_unchanged()
         finally:
             index.close()
-        failed = len(files.failed) + run.counts.failed
-        return BatchSummary(index.lines, before, run.counts, failed, names)
+        responses = len(files.done) + run.counts.done - run.counts.failed
+        return BatchSummary(index.lines, len(files.done), responses, run.counts, index.lines - responses, names)
 
 
 async def _run(run: BatchRun, options: BatchOptions) -> None:

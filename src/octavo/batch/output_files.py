@@ -11,10 +11,13 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Self
 
 import msgspec
+import numpy as np
 from msgspec import Raw
+from numpy.typing import NDArray
 
 from octavo.batch.request_line import BatchRequest, LineError
 from octavo.errors import FileError, UsageError
@@ -27,7 +30,12 @@ ERRORS, JOURNAL = ".errors.jsonl", ".journal"
 """Ends of names of the files beside the output."""
 MOST_JOURNAL = 1 << 20
 VERSION = 1
+MARKS = ("version", "input", "model")
+"""Parts of a journal that say nothing to who reads them."""
+SHOWN = 60
+"""Characters of a value in an error."""
 PIECE = 1 << 20
+MOST_LINES = 1 << 63
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,6 +44,8 @@ class _Written(msgspec.Struct):
     id: str
 
 
+BEGIN = f'{{"id":"{ID}'.encode()
+"""What each line begins with."""
 _written = msgspec.json.Decoder(_Written)
 
 
@@ -51,16 +61,29 @@ class LineFile:
     def __init__(self, path: str) -> None:
         """Raises FileError where it can't be written, or another process writes it."""
         require_target(path)
-        self.path = path
+        self.path, new = path, not os.path.exists(path)
         with failures_of(path):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        if not locked_if_any(self._fd):
+        if not locked_if_any(self._fd) or not _is_at(self._fd, path):
             os.close(self._fd)
             raise FileError("another batch writes to it", file=path)
+        self.made = new and not self.size
 
     @property
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def of_batch(self) -> bool:
+        """Whether it begins as a batch's does."""
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        return os.read(self._fd, len(BEGIN)) == BEGIN
+
+    def fault(self, index: int, problem: str) -> FileError:
+        """The error of its line `index`, counted from 0."""
+        with open(self._fd, "rb", PIECE, closefd=False) as file:
+            file.seek(0)
+            return FileError(f"{problem} (--restart begins anew)", file=self.path,
+                             offset=sum(map(len, islice(file, index))))
 
     def numbers(self) -> Iterator[int]:
         """The number of each line that is written; a torn last one is cut off. Raises FileError for another file."""
@@ -73,9 +96,9 @@ class LineFile:
                 try:
                     found = _written.decode(line).id
                     number = int(found.removeprefix(ID)) if found.startswith(ID) else 0
-                except (msgspec.MsgspecError, ValueError):
+                except (msgspec.MsgspecError, ValueError, RecursionError):
                     number = 0
-                if number < 1:
+                if not 0 < number < MOST_LINES:
                     raise FileError("is not a line of a batch (--restart begins anew)", file=self.path, offset=end)
                 end += len(line)
                 yield number
@@ -98,10 +121,23 @@ class LineFile:
             more = "; the same command goes on from here once it can be"
             raise FileError(f"can't be written: {reason(error)}{more}", file=self.path) from None
 
+    def remove_empty(self) -> None:
+        with suppress(OSError):
+            if not self.size:
+                os.unlink(os.path.realpath(self.path))
+
     def close(self) -> None:
         with suppress(OSError):  # of a pipe, and where the disk says no more than it did before
             os.fsync(self._fd)
         os.close(self._fd)
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Whether an open file is still there: another batch may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
 
 
 class OutputFiles:
@@ -115,43 +151,71 @@ class OutputFiles:
         """Raises FileError where they can't be written, or have something that is not a batch's."""
         names = files_of(path)
         self.journal = names["journal"]
-        require_target(self.journal)
+        for name in (path, self.journal):
+            require_target(name)
         self.responses = LineFile(names["output"])
         try:
             self.errors = LineFile(names["errors"])
         except BaseException:
+            if self.responses.made:
+                self.responses.remove_empty()
             self.responses.close()
             raise
         self.done, self.failed = array("Q"), set[int]()
+        self._answered = self._made_journal = False
         self.begun: Any = None
         try:
             self._open(restart=restart)
         except BaseException:
-            self.close()
+            self._remove_made()
+            self._close()
             raise
 
     def _open(self, *, restart: bool) -> None:
         files = self.responses, self.errors
+        self.begun = self._journal()
+        there = os.path.lexists(self.journal)
+        if self.begun is None:
+            foreign = next((file.path for file in files if file.size and not file.of_batch()), None)
+            if foreign is None and there and not any(file.size for file in files):
+                foreign = self.journal
+            if foreign is not None:
+                raise FileError("was not written by octavo batch; take another name for OUT", file=foreign)
         if restart:
+            self.begun = None
             with failures_of(self.journal), suppress(FileNotFoundError):
                 os.unlink(self.journal)
             for file in files:
                 file.cut(0)
             return
-        if not os.path.exists(self.journal):
+        if not there:
             for file in files:
                 if file.size:
                     raise FileError(f"is there, but not its batch's {self.journal} (--restart begins anew)",
                                     file=file.path)
             return
-        try:
-            self.begun = json.loads(read_text(self.journal, MOST_JOURNAL))
-        except ValueError:
-            self.begun = None
-        if not isinstance(self.begun, dict) or self.begun.get("version") != VERSION:
+        if self.begun is None:
             raise FileError("is not the journal of a batch (--restart begins anew)", file=self.journal)
         self.done.extend(self.responses.numbers())
         self.failed.update(self.errors.numbers())
+        self._answered = bool(self.done or self.failed)
+
+    def _journal(self) -> dict[str, Any] | None:
+        """What the journal says, if it is one."""
+        try:
+            found = json.loads(read_text(self.journal, MOST_JOURNAL))
+        except (FileError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) and found.get("version") == VERSION else None
+
+    def require_of(self, numbers: NDArray[np.uint64]) -> None:
+        """Raise FileError for a response that is there twice, or of none of these lines."""
+        done = np.frombuffer(self.done, np.uint64)
+        once = np.zeros(len(done), bool)
+        once[np.unique(done, return_index=True)[1]] = True
+        for i in np.flatnonzero(~(once & np.isin(done, numbers))):
+            told = "is of no request of the input" if once[i] else "is there for the second time"
+            raise self.responses.fault(int(i), f"the response to line {done[i]} {told}")
 
     def begin(self, what: Mapping[str, Any]) -> None:
         """Say what the lines are of: a part for each thing that must not change. Raises UsageError where it has.
@@ -165,14 +229,19 @@ class OutputFiles:
             return
         if self.done:
             told = f"{self.responses.path} was begun with another {changed}"
-            raise UsageError(f"{told}: go on with that one, or begin anew with --restart")
+            if changed not in MARKS:
+                told += f" ({_value(before.get(changed))}, and now it is {_value(now.get(changed))})"
+            raise UsageError(f"{told}: go on with that one, or take another name for OUT; --restart begins anew, and "
+                             f"deletes what was answered ({len(self.done):,})")
         self.errors.cut(0)
         self.failed.clear()
         with written_file(self.journal) as temporary, open(temporary, "w", encoding="utf-8") as file:
             json.dump(now, file, indent=1)
+        self._made_journal = self.begun is None
 
     def respond(self, request: BatchRequest, status: int, request_id: str, body: bytes) -> None:
         """Write a response, to the errors where its status is one."""
+        self._answered = True
         told = {"status_code": status, "request_id": request_id, "body": Raw(body)}
         named = {"id": f"{ID}{request.number}", "custom_id": request.custom_id}
         line: dict[str, Any] = {**named, "response": told, "error": None}
@@ -191,11 +260,33 @@ class OutputFiles:
         self.errors.write(_encode(line))
 
     def close(self) -> None:
-        self.responses.close()
+        self.errors.remove_empty()
+        self._close()
+
+    def _close(self) -> None:
         self.errors.close()
+        self.responses.close()  # last: who has its lock may use the others
+
+    def _remove_made(self) -> None:
+        """Leave no file that was not there before, of a batch that has answered nothing."""
+        if self._made_journal:
+            with suppress(OSError):
+                os.unlink(self.journal)
+        for file in (self.errors, self.responses):
+            if file.made:
+                file.cut(0)
+                file.remove_empty()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if exception[0] is not None and not self._answered:
+            self._remove_made()
         self.close()
+
+
+def _value(value: Any) -> str:
+    """A value of the journal, in a few words."""
+    text = "none" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -27,6 +27,7 @@ CONSTRAINTS = (
 """Fields of which one says what a reply may be."""
 DEPTH, LONGEST_ID = 64, 512
 SEED_BYTES = 7
+BOM = b"\xef\xbb\xbf"
 T = TypeVar("T")
 
 _object = msgspec.json.Decoder(dict[str, Raw])
@@ -59,12 +60,13 @@ class Defaults:
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """A request of line `number`, counted from 1. `fields` are the body's, each in JSON."""
+    """A request of line `number`, counted from 1. `fields` are the body's, each in JSON; `named`: it has its own id."""
 
     number: int
     custom_id: str
     url: str
     fields: Mapping[str, Raw]
+    named: bool = True
 
     def leading(self) -> list[bytes]:
         """What its prompt begins with, in pieces: each message is one."""
@@ -95,7 +97,7 @@ def read_line(number: int, data: bytes, text_url: str) -> BatchRequest:
         text = _decoded(_text, data, None)
         field = next(name for name, url in PLAIN.items() if url == text_url)
         said = [{"role": "user", "content": text}] if text_url == CHAT else text
-        return BatchRequest(number, f"line-{number}", text_url, {field: Raw(_encode(said))})
+        return BatchRequest(number, f"line-{number}", text_url, {field: Raw(_encode(said))}, named=False)
     found = _fields(data, None)
     custom_id = _custom_id(found)
     if found.keys() & {"method", "url", "body"}:
@@ -107,7 +109,7 @@ def read_line(number: int, data: bytes, text_url: str) -> BatchRequest:
         raise LineError("invalid_request", f"the line {has} (allowed: {allowed})", custom_id)
     fields = {name: value for name, value in found.items() if name != "custom_id"}
     _refuse_stream(fields, custom_id)
-    return BatchRequest(number, custom_id or f"line-{number}", PLAIN[kinds[0]], fields)
+    return BatchRequest(number, custom_id or f"line-{number}", PLAIN[kinds[0]], fields, custom_id is not None)
 
 
 def _openai(number: int, custom_id: str | None, found: Mapping[str, Raw]) -> BatchRequest:
@@ -173,10 +175,19 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, custom_id: str | Non
     except RecursionError:
         raise LineError("invalid_json", f"{what} is nested too deep", custom_id) from None
     except msgspec.ValidationError:
-        allowed = "an object" if what == "body" else "an object or a string"
+        allowed = "an object" if what == "body" else "an object or a string; a prompt must be in quotation marks"
         raise LineError("invalid_request", f"{what} is not what a request is (allowed: {allowed})", custom_id) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LineError("invalid_json", f"{what} is not valid JSON: {error}", custom_id) from None
+        raise LineError("invalid_json", f"{what} is not valid JSON: {_fault(data, error)}", custom_id) from None
+
+
+def _fault(data: bytes, error: Exception) -> str:
+    """What is wrong with a line that can't be read as JSON."""
+    if data.startswith(BOM):
+        return "it begins with a byte order mark; remove it"
+    if b"\0" in data:
+        return "it has zero bytes, as text in UTF-16 has (allowed: UTF-8)"
+    return str(error) if data.lstrip()[:1] in (b"{", b"[", b'"') else "a prompt must be in quotation marks"
 
 
 def _pieces(value: Raw) -> list[bytes]:

@@ -62,13 +62,14 @@ def batch(
     model: ModelName,
     source: Annotated[str, typer.Argument(metavar="IN", help="A file with a request in JSON per line.")],
     output: Annotated[str, typer.Argument(metavar="OUT", help="The file that responses are appended to.")],
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew: forget what OUT has.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew: delete the responses in OUT.")] = False,
     *, spread: Spread, ctx: Context = None, defaults: LineDefaults, where: Where, limits: EngineLimits,
     offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Answer a file of requests: `octavo batch model.gguf requests.jsonl responses.jsonl`.
 
-    A line is a request in OpenAI's batch format, a text, or an object with messages, prompt or input.
+    A line is a request in OpenAI's batch format, or an object with messages, prompt or input, or a text.
+    A prompt must be in quotation marks.
     The same command continues a batch that was killed.
     Lines that can't be answered are in responses.errors.jsonl, and the exit status is then 1.
     """
@@ -116,16 +117,20 @@ def _tell(model: str, summary: BatchSummary, *, as_json: bool) -> None:
     rate = counts.completion_tokens / seconds if seconds else 0.0
     if as_json:
         print(to_json({
-            "model": model, **summary.files, "lines": summary.lines, "before": summary.before, "done": counts.done,
+            "model": model, **summary.files, "lines": summary.lines, "before": summary.before, "done": summary.done,
             "failed": summary.failed, "seconds": round(seconds, 3), "prompt_tokens": counts.prompt_tokens,
             "cached_tokens": counts.cached_tokens, "completion_tokens": counts.completion_tokens,
         }))
         return
-    before = f" ({summary.before:,} were there)" if summary.before else ""
-    print(
-        f"octavo: {summary.files['output']}: {counts.done:,} of {summary.lines:,} lines done{before}, "
-        f"{seconds:.1f} s, {counts.prompt_tokens:,} prompt tokens ({counts.cached_tokens:,} cached), "
-        f"{counts.completion_tokens:,} completion tokens ({rate:.1f}/s)", file=sys.stderr,
-    )
+    told = f"{summary.done:,} of {summary.lines:,} {'line is' if summary.lines == 1 else 'lines are'} done"
+    if summary.before:
+        told += f" ({'all' if summary.before == summary.done else f'{summary.before:,}'} of them before this run)"
+    if counts.done:
+        told += (
+            f", {seconds:.1f} s, {counts.prompt_tokens:,} prompt tokens ({counts.cached_tokens:,} cached), "
+            f"{counts.completion_tokens:,} completion tokens ({rate:.1f}/s)"
+        )
+    print(f"octavo: {summary.files['output']}: {told}", file=sys.stderr)
     if summary.failed:
-        print(f"octavo: {summary.failed:,} lines have errors: see {summary.files['errors']}", file=sys.stderr)
+        has = "line has an error" if summary.failed == 1 else "lines have errors"
+        print(f"octavo: {summary.failed:,} {has}: see {summary.files['errors']}", file=sys.stderr)

@@ -215,6 +215,10 @@ ANSWERED = {
 }
 """What those are told who type one of these; {} is the command."""
 
+_FILES = "a batch's model, input and output are arguments: `octavo batch MODEL IN OUT`"
+ANSWERED_OF = {"batch": dict.fromkeys(("-i", "--input-file", "-o", "--output-file", "-p", "--prompt"), _FILES)}
+"""What is told instead, by a command's name and the option's."""
+
 MODELS, PROMPTS = ("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo"), ("-p", "--prompt")
 """Of these, those with what is an argument here."""
 

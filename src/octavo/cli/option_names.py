@@ -8,6 +8,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import typer
@@ -15,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from octavo.cli.foreign_options import (
     ANSWERED,
+    ANSWERED_OF,
     COMMANDS,
     MEANT,
     MODEL_ARGUMENTS,
@@ -61,6 +63,7 @@ class Names:
         self._own = {name: p for p in parameters for name in (*p.opts, *p.secondary_opts) if name.startswith("-")}
         self._other = {other: row.name for row in reversed(ROWS) if row.name in self._own for other in row.others()}
         self._other = {name: here for name, here in self._other.items() if name not in self._own}
+        self._arguments = sum(p.param_type_name == "argument" for p in parameters)
         self._model = any(p.name in MODEL_ARGUMENTS for p in parameters)
 
     def __contains__(self, name: str) -> bool:
@@ -70,7 +73,12 @@ class Names:
     def here(self, words: Sequence[str]) -> list[str]:
         """A command line in the names of this command. Raises UsageError for an option that it has under no name."""
         if self._model:
-            require_arguments(self._path, [word for word in words if _name(word) not in self._own], words)
+            strange = [word for word in words if _name(word) not in self._own]
+            answers = ANSWERED_OF.get(self._path.split()[-1], {})
+            for name in filter(answers.__contains__, map(_name, strange)):
+                raise UsageError(f"no option {name} here: {answers[name]}")
+            self._require_room(strange, words)
+            require_arguments(self._path, strange, words)
         rest, made, of_values = deque(words), list[str](), list[str]()
         while rest:
             word = rest.popleft()
@@ -93,6 +101,13 @@ class Names:
                 made += self._option(name, bool(sign), rest)
         self._require_one_type(made, of_values)
         return made
+
+    def _require_room(self, strange: Sequence[str], words: Sequence[str]) -> None:
+        """Raises UsageError for a model behind an option where all arguments are there, the model too."""
+        first = next((name for name in map(_name, strange) if name in MODELS), None)
+        given = list(takewhile(lambda word: not word.startswith("-"), words))
+        if first is not None and len(given) == self._arguments > 2:
+            raise UsageError(f"no option {first} here: the model is the first argument, here {given[0]}: leave it out")
 
     def _option(self, typed: str, has_value: bool, rest: deque[str]) -> list[str]:
         """An option of the command, with its values, which are taken from what follows."""
