@@ -99,7 +99,7 @@ def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: 
         (["--chat-template-file", "x", "--chat-template", "rag"], "can't be used together"),
         (["--reasoning", "off"], "--reasoning is 'off'"),
         (["--alias", "a,,b"], "--alias is 'a,,b' (allowed: names separated by commas)"),
-        (["--kv-events", "5557"], "--kv-events is '5557' (allowed: an address of ZeroMQ's, as tcp://*:5557, "),
+        (["--kv-events", "5557"], "--kv-events is '5557' (allowed: a ZeroMQ address: tcp://*:5557, "),
         (["--kv-events", "tcp://*:65536"], "--kv-events is 'tcp://*:65536' (allowed: "),
         (["--kv-events", "tcp://*:1", "--kv-events-replay", "x"], "--kv-events-replay is 'x' (allowed: "),
         (["--kv-events", "tcp://*:1", "--kv-events-replay", "tcp://*:1"], "are both tcp://*:1 (allowed: "),
