@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,14 @@ from octavo.replicas.local import LocalLauncher, cards
 from octavo.replicas.merged_metrics import MergedMetrics
 from octavo.replicas.pool import Pool
 from octavo.server.engine.fake import FakeClient
+from octavo.server.http.tls import Certificate
 from octavo.server.routes.metrics import Metrics
 from octavo.server.serve_options import EngineOptions, ServerOptions
 from tests.limits import HANG_S
+from tests.replicas.live_front import OPTIONS, fronting
 from tests.replicas.live_front import local as processes
 from tests.replicas.scripted_replicas import ScriptedLauncher
+from tests.server.http.test_tls import CERT, KEY
 
 SERVER = ServerOptions(name="demo")
 
@@ -107,6 +111,16 @@ def test_a_signal_that_ends_a_process_has_its_name() -> None:
 
     assert asyncio.run(why("os.kill(os.getpid(), signal.SIGKILL)")) == "its process was killed by SIGKILL"
     assert asyncio.run(why("os._exit(3)")) == "its process ended with status 3"
+
+
+def test_the_certificate_is_the_fronts_alone() -> None:
+    """The front speaks plain HTTP to its replicas."""
+    shown = replace(OPTIONS, certificate=Certificate(CERT, KEY))
+    with fronting(processes(1, shown), 1) as (server, front):
+        assert server.get("/v1/models")["data"][0]["id"] == "demo"
+        (said,) = server.get("/replicas")
+        assert isinstance(running := front.pool.replicas[0].running, local.LocalProcess)
+        assert (said["pid"], said["answered"]) == (running.process.pid, 1)
 
 
 def test_numbers_of_all_replicas_are_one_page() -> None:
