@@ -47,7 +47,7 @@ def test_times_between_measured_points(tool: ModuleType) -> None:
     seconds = tool.step_time(grid(lambda n, p: 0.002 * n + 0.0001 * p + 1e-6 * n * p))
     for n, p in ((0, 64), (5, 0), (20, 300), (64, 1024)):  # the last one lies beyond them
         assert seconds(n, p) == pytest.approx(0.002 * n + 0.0001 * p + 1e-6 * n * p)
-    with pytest.raises(ValueError, match=r"\[\(8, 64\)\] are missing"):
+    with pytest.raises(ValueError, match=r"are missing: \[\(8, 64\)\]"):
         tool.step_time([row for row in grid(real) if (row["replies"], row["prompt_tokens"]) != (8, 64)])
 
 
@@ -74,7 +74,7 @@ def test_one_server_with_equal_times_waits_as_theory_says(tool: ModuleType) -> N
         found = simulated(tool, asked, slots=1)
         waited = np.mean([r.first - r.at for r in asked]) - service
         assert waited == pytest.approx(service * load / (2 * (1 - load)), rel=0.08)
-        assert found.figures()["busy"] == pytest.approx(load, rel=0.03)  # the utilisation law
+        assert found.figures()["computing"] == pytest.approx(load, rel=0.03)  # the utilisation law
 
 
 def test_alone_and_at_the_limit(tool: ModuleType) -> None:
@@ -85,7 +85,7 @@ def test_alone_and_at_the_limit(tool: ModuleType) -> None:
     figures = simulated(tool, long).figures()
     assert figures["tokens_per_s"] == pytest.approx(32 / real(32, 0), rel=0.01)
     assert figures["itl_p50_ms"] == pytest.approx(1e3 * real(32, 0))
-    assert figures["busy"] == pytest.approx(1.0)
+    assert figures["computing"] == pytest.approx(1.0)
 
 
 def test_steps_that_are_taken_together_are_those_one_by_one(tool: ModuleType) -> None:
@@ -119,6 +119,28 @@ def test_as_a_program(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.Monk
     tool.main()
     one, many = map(json.loads, capsys.readouterr().out.splitlines())
     assert (one["replicas"], many["replicas"]) == (1, 1000)
-    assert many["busy"] < one["busy"]
+    assert many["computing"] < one["computing"]
     assert many["ttft_p99_ms"] <= one["ttft_p99_ms"]
     assert many["price_per_million"] > 100 * one["price_per_million"]
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    (["--rate", "0"], "argument --rate: 0"),
+    (["--rate", "nan"], "argument --rate: nan"),
+    (["--rate", "1", "--replicas", "a,b"], "argument --replicas: 'a' is not a number"),
+    (["--rate", "1", "--replicas", "100000000"], "allowed: up to 10000"),
+    (["--rate", "1", "--slots", "0"], "argument --slots: 0"),
+    (["--rate", "1", "--shared", "900"], "--shared is 900, longer than a prompt"),
+    (["--rate", "1"], "has no step times: steps need two numbers of replies"),
+])
+def test_what_makes_no_sense_is_refused(
+    given: list[str], said: str, tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    steps = tmp_path / "steps.json"
+    steps.write_text(json.dumps({"steps": [{"replies": 1, "prompt_tokens": 0, "seconds": 0.01}]}))
+    monkeypatch.setattr(sys, "argv", ["scale_simulator.py", str(steps), *given])
+    with pytest.raises(SystemExit) as ended:
+        tool.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import math
 import random
 from bisect import bisect_right
 from collections import OrderedDict, deque
@@ -27,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+MOST_REPLICAS = 10_000
 BOUND = 1.25
 """Load of a replica, over the mean, from which a prefix goes elsewhere."""
 StepTime = Callable[[int, int], float]
@@ -38,8 +40,12 @@ def step_time(rows: Sequence[dict[str, float]]) -> StepTime:
     known = {(int(r["replies"]), int(r["prompt_tokens"])): float(r["seconds"]) for r in rows}
     known.setdefault((0, 0), 0.0)
     missing = [(x, y) for x in xs for y in ys if (x, y) not in known]
-    if missing or len(xs) < 2 or len(ys) < 2:
-        raise ValueError(f"step times have no full grid of replies {xs} and prompt tokens {ys}: {missing} are missing")
+    if missing:
+        raise ValueError(f"steps of (replies, prompt tokens) are missing: {missing}")
+    if len(xs) < 2 or len(ys) < 2:
+        raise ValueError("steps need two numbers of replies and two of prompt tokens, 0 among them")
+    if not all(math.isfinite(value) and value >= 0 for value in known.values()) or not any(known.values()):
+        raise ValueError("seconds of steps are not all finite, or below 0, or all 0")
     memory: dict[tuple[int, int], float] = {}
 
     def seconds(replies: int, tokens: int) -> float:
@@ -226,7 +232,7 @@ class Simulation:
             "replicas": len(self.replicas), "requests_per_s": len(self.done) / span, "tokens_per_s": tokens / span,
             **{f"ttft_p{q}_ms": 1e3 * float(np.percentile(waits, q)) for q in (50, 99)},
             **{f"itl_p{q}_ms": 1e3 * weighted(gaps, counts, q) for q in (50, 99)},
-            "busy": sum(r.busy for r in self.replicas) / span / len(self.replicas),
+            "computing": sum(r.busy for r in self.replicas) / span / len(self.replicas),
             "cached": sum(r.cached for r in self.done) / sum(r.prompt for r in self.done),
             "price_per_million": price * len(self.replicas) * span / 3600 / tokens * 1e6,
         }
@@ -250,24 +256,54 @@ def poisson(
         yield Request(at, prompt, length, draw.randrange(prefixes), min(shared, prompt))
 
 
+def at_least(least: float, number: Callable[[str], float] = int) -> Callable[[str], float]:
+    """What reads an option that is a finite number of at least `least`."""
+
+    def read(text: str) -> float:
+        try:
+            value = number(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        if not math.isfinite(value) or value < least:
+            raise argparse.ArgumentTypeError(f"{text} (allowed: at least {least:g})")
+        return value
+
+    return read
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of replicas, a comma between two."""
+    read = at_least(1)
+    found = [int(read(part)) for part in text.split(",")]
+    if max(found) > MOST_REPLICAS:
+        raise argparse.ArgumentTypeError(f"{max(found)} replicas (allowed: up to {MOST_REPLICAS})")
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", type=Path)
-    parser.add_argument("--replicas", default="1,2,4,8,16,32,64,128,256,512,1000")
-    parser.add_argument("--rate", type=float, required=True, help="requests a second, over all replicas")
-    parser.add_argument("--count", type=int, default=20_000, help="requests to simulate")
-    parser.add_argument("--prompt", type=int, default=800)
-    parser.add_argument("--reply", type=int, default=200)
-    parser.add_argument("--prefixes", type=int, default=100, help="prefixes that requests begin with")
-    parser.add_argument("--shared", type=int, default=0, help="tokens of a prefix")
-    parser.add_argument("--routing", choices=["prefix", "round-robin"], default="prefix")
-    parser.add_argument("--slots", type=int, default=32, help="--max-sequences of a server")
-    parser.add_argument("--batch", type=int, default=512, help="tokens of a step")
-    parser.add_argument("--cache", type=int, default=100_000, help="tokens of prefixes that a replica keeps")
-    parser.add_argument("--price", type=float, default=0.0, help="of a replica's hour")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    option, count = parser.add_argument, at_least(1)
+    option("steps", type=Path, help="a file of step times")
+    option("--replicas", type=numbers, default="1,2,4,8,16,32,64,128,256,512,1000", help="several numbers of them")
+    option("--rate", type=at_least(1e-9, float), required=True, help="requests a second, over all replicas")
+    option("--count", type=count, default=20_000, help="requests to simulate")
+    option("--prompt", type=count, default=800, help="tokens of a prompt")
+    option("--reply", type=count, default=200, help="tokens of a reply, on average")
+    option("--prefixes", type=count, default=100, help="prefixes that requests begin with")
+    option("--shared", type=at_least(0), default=0, help="tokens of a prefix")
+    option("--routing", choices=["prefix", "round-robin"], default="prefix", help="where a request goes")
+    option("--slots", type=count, default=32, help="--max-sequences of a server")
+    option("--batch", type=count, default=512, help="tokens of a step")
+    option("--cache", type=at_least(0), default=100_000, help="tokens of prefixes that a replica keeps")
+    option("--price", type=at_least(0, float), default=0.0, help="of a replica's hour")
     asked = parser.parse_args()
-    seconds = step_time(json.loads(asked.steps.read_text(encoding="utf-8"))["steps"])
-    for n in map(int, asked.replicas.split(",")):
+    if asked.shared > asked.prompt:
+        parser.error(f"--shared is {asked.shared}, longer than a prompt ({asked.prompt})")
+    try:
+        seconds = step_time(json.loads(asked.steps.read_text(encoding="utf-8"))["steps"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(f"{asked.steps} has no step times: {error}")
+    for n in asked.replicas:
         simulation = Simulation(
             seconds, [Replica() for _ in range(n)], asked.routing, asked.slots, asked.batch, asked.cache
         )

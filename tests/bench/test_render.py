@@ -57,6 +57,11 @@ def test_markdown() -> None:
     assert rows[5][-2] == "0.83"
 
 
+def test_markdown_names_ranks() -> None:
+    assert "cpu, 2 threads of 2 ranks, KV f16" in to_markdown(result(tensor_parallel=2))
+    assert "ranks" not in to_markdown(result(tensor_parallel=1))
+
+
 def test_a_busy_machine_is_told_of() -> None:
     busy = result()
     busy["tests"][1]["others_cpu"] = 0.31

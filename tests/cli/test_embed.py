@@ -102,6 +102,11 @@ def test_a_model_of_another_kind_is_refused_before_it_is_loaded(
     assert "is an embedding model" in octavo(*name.split(), bert, *rest).error()
 
 
+def test_embed_refuses_a_chat_model_before_it_is_loaded(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.runtime.engine.engine.Engine.load", lambda engine: pytest.fail("weights are read"))
+    assert "is not an embedding model: it does not say how to pool" in octavo("embed", "demo", "x").error()
+
+
 def test_a_folder_made_from_a_gguf_file_pools_as_that(octavo: Run, tmp_path: Path) -> None:
     save(tmp_path / "hf", KINDS["qwen3"])
     file, made = str(tmp_path / "f16.gguf"), str(tmp_path / "w8")

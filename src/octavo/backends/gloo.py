@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
-from octavo.errors import INSTALL_GPU, BackendError, import_failure
+from octavo.errors import BackendError, import_failure
 from octavo.graph.communicator import Reduction
 
 HOST = "127.0.0.1"
+INSTALL = "CPU-only torch is enough: pip install torch --index-url https://download.pytorch.org/whl/cpu"
 MEETING_S = 60.0
 """Seconds in which ranks that are there have to find each other."""
 STEP_S = 7 * 24 * 3600.0
@@ -20,7 +24,7 @@ def distributed() -> Any:
     try:
         import torch.distributed as dist
     except ImportError as error:
-        raise BackendError(f"tensor parallelism needs torch: {import_failure('torch', error, INSTALL_GPU)}") from None
+        raise BackendError(f"tensor parallelism needs torch: {import_failure('torch', error, INSTALL)}") from None
     if not dist.is_available() or not dist.is_gloo_available():
         raise BackendError("tensor parallelism needs gloo, which this build of torch lacks")
     return dist
@@ -51,6 +55,7 @@ class GlooCommunicator:
         self._group = dist.ProcessGroupGloo(store, rank, ranks, options)
         self._group._set_default_timeout(timedelta(seconds=STEP_S))
         self._reductions = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+        _communicators.add(self)
 
     def all_reduce(self, value: Any, reduction: Reduction) -> None:
         if value.size:
@@ -62,3 +67,16 @@ class GlooCommunicator:
 
     def abort(self) -> None:
         """Nothing: what waits for a rank that has ended sees its connection close."""
+
+
+_communicators = WeakSet[GlooCommunicator]()
+
+
+def _keep_all() -> None:
+    """See that gloo's objects are never torn down in a forked process, which does not have their threads."""
+    for one in list(_communicators):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one._group))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_all)

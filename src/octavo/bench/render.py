@@ -29,11 +29,12 @@ def to_markdown(result: Result) -> str:
     names_of = [*(n for n in ("torch", "triton") if n in versions), *names[1:]]
     added = [f"{one['name']} x {one['scale']:g}" for one in result.get("lora", ())]
     lora = f" with LoRA {', '.join(added)}" if added else ""
+    ranks = f" of {n} ranks" if (n := result.get("tensor_parallel", 1)) > 1 else ""
     lines = [
         f"**{model['file']}**{lora}: {size(model['bytes'])}, {model['bits_per_weight']:.2f} bits per weight",
         "",
         f"{card}{where['cpu']}, {_count(where['cores'], 'core')}, {where['os']}; {result['device']}, "
-        f"{_count(result['threads'], 'thread')}, KV {result['kv']}; "
+        f"{_count(result['threads'], 'thread')}{ranks}, KV {result['kv']}; "
         f"{', '.join([built, *(f'{name} {versions[name]}' for name in names_of)])}; {result['date'][:10]}",
         "",
     ]

@@ -48,7 +48,7 @@ Layers = Annotated[
 TensorParallel = Annotated[
     int,
     place_option("--tensor-parallel", "-tp", metavar="N",
-                 help="N processes compute the model together, each with its part of the weights and of the cache."),
+                 help="N processes compute the model together, each with a part of weights and cache; needs torch."),
 ]
 Lora = Annotated[
     list[str] | None,

@@ -55,6 +55,21 @@ def _pooling_type(file: GGUFFile) -> str:
     return TYPES[number]
 
 
+def require_pooling(file: GGUFFile, pooling: Pooling | None) -> Pooling:
+    """The wanted pooling, or the file's. Raises UsageError where there is none."""
+    if pooling is not None:
+        choice("pooling", pooling, get_args(Pooling))
+    pooling = pooling or pooling_of(file)
+    if pooling is None:
+        if is_reranker(file):
+            problem = f"{file.path} is a reranker, which scores documents: use `octavo rank`, or set a pooling"
+            raise UsageError(problem, argument="pooling")
+        problem = f"{file.path} is not an embedding model: it does not say how to pool"
+        way = "set --pooling (pooling= in Python) to mean, cls or last to use it anyway"
+        raise UsageError(f"{problem}; {way}", argument="pooling")
+    return pooling
+
+
 def is_embedding_model(model: ModelSpec) -> bool:
     """Whether a model is made to give embeddings: its graph has no logits, or its file says how to pool."""
     return _pooling_type(model.file) != "none" or model.architecture.encoder
@@ -112,27 +127,13 @@ class Embedder:
         self, texts: Sequence[list[int]], pooling: Pooling | None, room: Callable[[], int], *, normalize: bool
     ) -> Pieces[F32]:
         """The same piece by piece; `room()` is the most tokens of the next one, where the model generates."""
-        pooling = self._pooling(pooling)
+        pooling = require_pooling(self.engine.model.file, pooling)
         rows = yield from self._computed(texts, room, kept=partial(pooled, pooling=pooling))
         width = self.engine.model.hparams.n_embd
         found: F32 = np.array(rows, np.float32).reshape(len(rows), width)
         for matrix in self._projections:
             found = found @ matrix.T
         return _unit(found) if normalize else found
-
-    def _pooling(self, pooling: Pooling | None) -> Pooling:
-        """The wanted pooling, or the file's. Raises UsageError where there is none."""
-        if pooling is not None:
-            choice("pooling", pooling, get_args(Pooling))
-        pooling = pooling or self.pooling
-        if pooling is None:
-            if is_reranker(file := self.engine.model.file):
-                problem = f"{file.path} is a reranker, which scores documents: use `octavo rank`, or set a pooling"
-                raise UsageError(problem, argument="pooling")
-            problem = f"{self.engine.model.file.path} is not an embedding model: it does not say how to pool"
-            way = "set --pooling (pooling= in Python) to mean, cls or last to use it anyway"
-            raise UsageError(f"{problem}; {way}", argument="pooling")
-        return pooling
 
     def token_vectors(self, texts: Sequence[str]) -> list[F32]:
         """The vectors of each text's tokens, float32 [tokens, n_embd].

@@ -46,6 +46,13 @@ def require(engine: Engine, monkeypatch: pytest.MonkeyPatch, room: Room | None, 
     require_memory(engine.schedule, engine.backends, engine.limits, N_CTX, config)
 
 
+def test_fewer_ranks_are_advised(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.runtime.engine.memory_plan.room", lambda: Room(1, 0))
+    config = EngineConfig(n_ctx=N_CTX)
+    with pytest.raises(HostMemoryError, match="are free: fewer ranks than 3 need less; "):
+        require_memory(engine.schedule, engine.backends, engine.limits, N_CTX, config, ranks=3)
+
+
 def test_the_count_is_what_is_taken(engine: Engine, parts: tuple[int, int, int]) -> None:
     weights, caches, _ = parts
     executor = engine.load()

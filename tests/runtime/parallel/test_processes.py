@@ -177,7 +177,7 @@ def test_a_rank_says_why_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return start(rank, environment)
 
     monkeypatch.setattr(groups, "_start", start_without_file)
-    with pytest.raises(RankError, match=r"rank 1 of 2 \(process \d+\) failed: \w*Error: .*m.gguf"):
+    with pytest.raises(RankError, match=r"rank 1 of 2 \(process \d+\) failed: .*m.gguf"):
         load(str(path))
 
 
@@ -226,6 +226,91 @@ def test_ranks_end_with_rank_0() -> None:
     assert gone([follower])
 
 
+STOPPED = """
+import os, signal, threading, time, octavo
+models = []
+def load():
+    models.append(octavo.load("demo", device="cpu", threads=2, n_ctx=512, tensor_parallel=2))
+loading = threading.Thread(target=load)
+loading.start()
+loading.join()
+"".join(models[0].generate("Hello", max_tokens=1))
+follower = models[0].engine._group._shared.ranks[0].process.pid
+os.kill(follower, signal.SIGSTOP)
+print(follower, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a stopped process outlives its parent")
+def test_a_stopped_rank_ends_with_rank_0() -> None:
+    """Whose thread that loaded the model has ended before, and did not end the rank."""
+    parent = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent:
+        follower = int(parent.stdout.readline())
+        assert is_there(follower)
+        parent.kill()
+    ended = gone([follower])
+    if not ended:
+        os.kill(follower, signal.SIGKILL)
+    assert ended
+
+
+FORKED = """
+import gc, os, signal, octavo
+def load():
+    return octavo.load("demo", device="cpu", threads=2, n_ctx=512, tensor_parallel=2)
+def ask():
+    return "".join(model.generate("Hello", max_tokens=4, temperature=0.0))
+def forked(act):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        act()
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+def use():
+    try:
+        ask()
+    except octavo.errors.RankError as error:
+        print(error, flush=True)
+def drop():
+    global model
+    del model
+    gc.collect()
+with load() as model:
+    ask()
+model = load()
+first = ask()
+print(os.getpid(), forked(use), forked(drop), flush=True)
+print(ask() == first != "")
+model.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_leaves_the_ranks_alone() -> None:
+    """An error where it uses the model; none, nor a crash, where it lets go of it; and the owner's goes on."""
+    done = subprocess.run([sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=HANG_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    error, statuses, same = done.stdout.splitlines()
+    owner, *found = statuses.split()
+    assert found == ["0", "0"]
+    assert error == f"the other ranks follow process {owner}, from which this one was forked: load the model here"
+    assert same == "True"
+
+
+def test_more_ranks_than_a_machine_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before one is started; a few ranks may share fewer cores."""
+    monkeypatch.setattr(groups, "cores", lambda: 2)
+    monkeypatch.setattr(groups, "_start", lambda *_: pytest.fail("a rank was started"))
+    with pytest.raises(UsageError) as caught:
+        load(ranks=9)
+    assert str(caught.value) == "tensor_parallel is 9, but this machine has 2 cores (allowed: 1 to 8)"
+
+
 @pytest.mark.parametrize(("options", "problem"), [
     ({"tensor_parallel": 0}, "tensor_parallel is 0 (allowed: 1 to 64)"),
     ({"tensor_parallel": "2"}, "tensor_parallel is '2' (allowed: an integer, 1 to 64)"),
@@ -240,5 +325,5 @@ def test_arguments_that_are_refused(options: dict[str, object], problem: str) ->
 
 def test_without_torch_an_error_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed", None)
-    with pytest.raises(BackendError, match=r"tensor parallelism needs torch: .*torch"):
+    with pytest.raises(BackendError, match=r"tensor parallelism needs torch: .*CPU-only torch is enough: pip install"):
         load()

@@ -44,9 +44,12 @@ def embed(
 
     `octavo embed bge.gguf -o vectors.npy < lines.txt` writes a vector for each line.
     """
+    from octavo.huggingface import open_model_file
     from octavo.io.atomic import require_target
     from octavo.io.distinct_paths import MODEL, model_files, require_apart
+    from octavo.io.model_path import resolve
     from octavo.runtime import load
+    from octavo.runtime.text_embedding import require_pooling
 
     if pooling == "none" and output is not None:
         raise UsageError("--output stores a vector per text: use --pooling mean, cls or last")
@@ -54,6 +57,9 @@ def embed(
         require_target(output)
     found = texts or piped_lines()
     path, given = local(model, offline), place.given(offline)
+    if pooling is None:  # before the model is loaded
+        with open_model_file(resolve(path)) as file:
+            require_pooling(file, None)
     with on_terminal():
         loaded = load(path, n_ctx=ctx, **given)
     with loaded:

@@ -54,7 +54,8 @@ def require_memory(
     if needed <= found.free + found.swap:
         log.warning("%s: the system will swap, which is slow", says)
         return
-    raise HostMemoryError(f"{says}: {_advice(found.free - values, weights, caches, n_ctx, config)}")
+    fewer = f"fewer ranks than {ranks} need less; " if ranks > 1 else ""
+    raise HostMemoryError(f"{says}: {fewer}{_advice(found.free - values, weights, caches, n_ctx, config)}")
 
 
 def _smaller_caches(left: int, caches: int, n_ctx: int, config: EngineConfig) -> Iterator[str]:

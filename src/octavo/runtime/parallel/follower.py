@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import select
@@ -13,6 +14,7 @@ from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
 
+from octavo.errors import OctavoError
 from octavo.runtime.parallel import messages
 from octavo.runtime.parallel.messages import (
     Array,
@@ -33,6 +35,8 @@ from octavo.runtime.parallel.messages import (
 log = logging.getLogger("octavo")
 LOOK_S = 1.0
 """Seconds between looks for whether rank 0 is still there."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl: the signal that a process gets when the thread that started it ends."""
 
 
 class Follower:
@@ -119,14 +123,17 @@ def main() -> None:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     logging.basicConfig(format="octavo: %(levelname)s: %(message)s", level=logging.ERROR)
     log.setLevel(max(level, logging.ERROR))
+    if sys.platform == "linux":  # also while it is stopped, where it can't see that the pipe is closed
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     pipe = Connection(number)
     Thread(target=_end_with, args=(number, parent), name="rank 0", daemon=True).start()
     try:
         follow(pipe)
     except BaseException as error:
         log.info("%s", traceback.format_exc())
+        words = str(error) if isinstance(error, OctavoError) else f"{type(error).__name__}: {error}"
         with suppress(OSError):
-            pipe.send_bytes(messages.encode(Failed(f"{type(error).__name__}: {error}")))
+            pipe.send_bytes(messages.encode(Failed(words)))
         os._exit(1)
     os._exit(0)
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -17,6 +18,7 @@ from time import monotonic
 from typing import Any
 from weakref import finalize
 
+from octavo.backends.cores import cores
 from octavo.errors import RankError, UsageError
 from octavo.formats.spec import AnyArray
 from octavo.graph.communicator import Reduction
@@ -30,6 +32,8 @@ GONE_S = 5.0
 """Seconds that a process may take to end once it is told to, or has said that it does."""
 NOTICE_S = 3.0
 """Seconds in which the end of a rank is seen after a collective has failed."""
+LEAST_CORES = 8
+"""Ranks that share a machine's cores may be as many as these, or as this where it has fewer."""
 
 
 class GroupCommunicator:
@@ -124,17 +128,22 @@ class RankGroup:
     def start(self, path: str, lora: tuple[tuple[str, float], ...], config: dict[str, Any]) -> None:
         """Start the other ranks, which load the model at `path` for this configuration, and find them.
 
-        Raises BackendError without torch, RankError where one ends.
+        Raises UsageError for more than the machine can have, BackendError without torch, RankError where one ends.
         """
         from octavo.backends.gloo import open_store
-        from octavo.backends.ranks import environment, meet
+        from octavo.backends.ranks import environment, has_cards, meet
 
-        store, ranks, shared = open_store(), self.communicator.ranks, self._shared
+        ranks, shared = self.communicator.ranks, self._shared
+        most = max(cores(), LEAST_CORES)
+        if ranks > most and not has_cards(self.device, ranks):
+            problem = f"tensor_parallel is {ranks}, but this machine has {cores()} cores (allowed: 1 to {most})"
+            raise UsageError(problem, argument="tensor_parallel")
+        store = open_store()
         if shared.closing:
             raise RankError(shared.failure or "the other ranks have ended")
-        for rank in range(1, ranks):
-            shared.ranks.append(_start(rank, environment(self.device, rank, ranks)))
-        Thread(target=_watch, args=(shared,), name="ranks", daemon=True).start()
+        environments, started = [environment(self.device, rank, ranks) for rank in range(1, ranks)], Future[None]()
+        Thread(target=_start_and_watch, args=(shared, environments, started), name="ranks", daemon=True).start()
+        started.result()
         for one in shared.ranks:
             self._told(one, encode(Load(
                 one.number, ranks, store.port, path, lora, self.device, self.threads, self._deterministic,
@@ -177,7 +186,10 @@ class RankGroup:
             tell(RankError(failed))
 
     def require(self) -> None:
-        """Raise RankError where a rank has ended."""
+        """Raise RankError where a rank has ended, or in a process that was forked from the group's."""
+        if os.getpid() != (owner := self._shared.owner):
+            problem = f"the other ranks follow process {owner}, from which this one was forked"
+            raise RankError(f"{problem}: load the model here")
         if self._shared.failure:
             self.close()
             raise RankError(self._shared.failure)
@@ -188,6 +200,7 @@ class RankGroup:
 
         Where it fails here they wait for what never comes: then the group ends.
         """
+        self.require()  # before the lock, which another thread may have had when this process was forked
         with self._lock:
             self.require()
             data = encode(message)
@@ -263,6 +276,18 @@ def _start(rank: int, environment: Mapping[str, str]) -> _Rank:
         )
         failing.pop_all()
     return _Rank(rank, process, Connection(ours.detach()))
+
+
+def _start_and_watch(shared: _Shared, environments: Sequence[Mapping[str, str]], started: Future[None]) -> None:
+    """Start the ranks in a thread that lasts as long as they do: on Linux they are killed when it ends."""
+    try:
+        for rank, environment in enumerate(environments, 1):
+            shared.ranks.append(_start(rank, environment))
+    except BaseException as error:
+        started.set_exception(error)
+        return
+    started.set_result(None)
+    _watch(shared)
 
 
 def _watch(shared: _Shared) -> None:
