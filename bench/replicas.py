@@ -5,7 +5,8 @@
 Before four replicas whose engines compute nothing, the front runs in a process of its own. Chunks are counted by its
 processor time, which other programs do not lengthen: at 50 tokens a second of each stream, so that each chunk comes by
 itself. First tokens are timed in turns, at a replica and through the front. Hits are those of conversations of eight
-turns with the demo model, on one replica and on four. Needs Linux. The result is bench/results/replicas-<date>.json.
+turns with the demo model, on one replica and on four, or as many as there are cores. Needs Linux. The result is
+bench/results/replicas-<date>.json.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import results_file
-from octavo.bench.serving.http import Address, exchange, get_json, request_bytes
+from octavo.backends.cores import cores
+from octavo.bench.serving.http import Address, ReplyError, exchange, get_json, request_bytes
 from octavo.bench.serving.launch import free_port, running, served
 from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
@@ -41,6 +43,11 @@ CONVERSATIONS, TURNS = 24, 8
 SYSTEM = "You answer questions about numbers. " * 4
 
 
+def _of_front(request: bytes) -> bytes:
+    """A request with the header without which a replica answers nothing."""
+    return request.replace(b"\r\n", f"\r\nx-octavo-handover: {SECRET} 0\r\n".encode(), 1)
+
+
 class FakeReplica:
     """A server's process whose engine computes nothing, see `Running`."""
 
@@ -52,8 +59,10 @@ class FakeReplica:
         to = Address("127.0.0.1", self.port)
         while True:
             try:
-                await get_json(to, "/health")
-                return Served(to.host, to.port, 16 << 20, 1 << 20)
+                done = await exchange(to, _of_front(request_bytes(to, "GET", "/health")), lambda part: None)
+                if done.status == 200:
+                    return Served(to.host, to.port, 16 << 20, 1 << 20)
+                raise ReplyError(f"/health is {done.status}")
             except Exception:
                 await asyncio.sleep(0.1)
 
@@ -121,7 +130,7 @@ async def first_token(to: Address) -> float:
     came: list[float] = []
     said = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1, "stream": True}
     start = time.perf_counter()
-    await exchange(to, request_bytes(to, "POST", "/v1/chat/completions", said),
+    await exchange(to, _of_front(request_bytes(to, "POST", "/v1/chat/completions", said)),
                    lambda part: came.append(time.perf_counter()))
     return came[0] - start
 
@@ -192,7 +201,7 @@ def main(arguments: Sequence[str]) -> None:
         first = asyncio.run(added(to, direct, asked.alone))
         routes = [asyncio.run(chunks(to, process.pid, path, asked.streams, asked.tokens))
                   for path in ("/v1/chat/completions", "/v1/completions")]
-    found = {"first_token": first, "chunks": routes, "hits": [hits(1), hits(REPLICAS)]}
+    found = {"first_token": first, "chunks": routes, "hits": [hits(1), hits(min(REPLICAS, cores()))]}
     results_file.write("replicas", {**results_file.described(), "cores": os.cpu_count(), **found}, asked.output)
     print(json.dumps(found, indent=1))
 

@@ -11,6 +11,7 @@ import pytest
 from octavo.cli.serve import command as serve
 from octavo.cli.serve.command import nbytes
 from octavo.errors import OctavoError, UsageError
+from octavo.server.serve_options import EngineOptions, KVEvents, ServerOptions
 from tests.cli.conftest import Run
 from tests.runtime import tiny
 from tests.server.http.test_tls import CERT, FILES, KEY
@@ -62,6 +63,39 @@ def test_a_host_that_no_request_has(octavo: Run, host: str) -> None:
     assert f"--allow-host is {host!r} (allowed: a name" in result.error()
 
 
+@pytest.mark.parametrize(("events", "said"), [
+    (KVEvents("tcp://*:5557", "tcp://*:5558"), "published at tcp://*:5557, and again on request at tcp://*:5558"),
+    (KVEvents("tcp://router:5557"), "sent to tcp://router:5557"),
+])
+def test_a_line_says_where_kv_events_go(events: KVEvents, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as sock:
+        serve._tell(ServerOptions("demo"), sock, events)
+    assert capsys.readouterr().err.splitlines()[1] == f"octavo: KV events are {said}"
+
+
+def test_a_path_of_kv_events_is_looked_at_before_the_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"precious")
+    for routers in (
+        serve.Routers(kv_events=f"ipc://{tmp_path}/precious"),
+        serve.Routers(kv_events=f"ipc://{tmp_path}/free", replay=f"ipc://{tmp_path}/precious"),
+        serve.Routers(kv_events="tcp://nohost.invalid:5557"),
+    ):
+        with pytest.raises(UsageError, match=r"KV events can't be (published|sent)"):
+            routers.options()
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(("address", "warns"), [("auto", True), ("10.0.0.1:6379", True), ("local", False)])
+def test_replicas_of_a_cluster_come_with_a_warning(
+    address: str, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("octavo.replicas.ray_actors.RayLauncher", lambda *given: None)
+    monkeypatch.setattr("octavo.replicas.serve.serve_front", lambda *given: None)
+    monkeypatch.setattr("octavo.server.serve.run", lambda given: None)
+    serve._run_replicas(serve.Replicas(2, address), EngineOptions("demo"), ServerOptions("demo", port=0), 600.0)
+    assert ("replicas listen on their nodes' addresses" in caplog.text) == warns
+
+
 def test_hosts_and_origins_as_browsers_write_them() -> None:
     origins = ["https://Chat.example.org:8443", "null", "*"]
     assert serve._origins(origins) == ("https://chat.example.org:8443", "null", "*")
@@ -99,7 +133,7 @@ def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: 
         (["--chat-template-file", "x", "--chat-template", "rag"], "can't be used together"),
         (["--reasoning", "off"], "--reasoning is 'off'"),
         (["--alias", "a,,b"], "--alias is 'a,,b' (allowed: names separated by commas)"),
-        (["--kv-events", "5557"], "--kv-events is '5557' (allowed: an address of ZeroMQ's, as tcp://*:5557, "),
+        (["--kv-events", "5557"], "--kv-events is '5557' (allowed: a ZeroMQ address: tcp://*:5557, "),
         (["--kv-events", "tcp://*:65536"], "--kv-events is 'tcp://*:65536' (allowed: "),
         (["--kv-events", "tcp://*:1", "--kv-events-replay", "x"], "--kv-events-replay is 'x' (allowed: "),
         (["--kv-events", "tcp://*:1", "--kv-events-replay", "tcp://*:1"], "are both tcp://*:1 (allowed: "),

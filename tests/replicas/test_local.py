@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.bench.serving.http import Address, get_json
 from octavo.bench.serving.launch import served
-from octavo.errors import UsageError
+from octavo.errors import BackendError, UsageError
 from octavo.replicas import local
 from octavo.replicas.local import LocalLauncher, cards
 from octavo.replicas.merged_metrics import MergedMetrics
 from octavo.replicas.pool import Pool
 from octavo.server.engine.fake import FakeClient
+from octavo.server.http.tls import Certificate
 from octavo.server.routes.metrics import Metrics
 from octavo.server.serve_options import EngineOptions, ServerOptions
 from tests.limits import HANG_S
+from tests.replicas.live_front import OPTIONS, fronting
 from tests.replicas.live_front import local as processes
 from tests.replicas.scripted_replicas import ScriptedLauncher
+from tests.server.http.test_tls import CERT, KEY
 
 SERVER = ServerOptions(name="demo")
 
@@ -39,12 +43,22 @@ def test_cores_and_memory_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "cores", lambda: 8)
     assert setups(4, device="cpu") == [(2, 4, {})] * 4
     assert setups(3, device="cpu") == [(2, 3, {})] * 3
-    assert setups(16, device="cpu") == [(1, 16, {})] * 16
+    assert setups(8, device="cpu") == [(1, 8, {})] * 8
     assert setups(2, device="cpu", threads=8) == [(8, 2, {})] * 2
+    with pytest.raises(UsageError, match=r"--replicas is 9, but this process may use 8 cores \(allowed: up to 8\)"):
+        setups(9, device="cpu")
+
+
+def test_a_gpu_that_is_not_there_is_told_before_any_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.backends.gpu.device.driver.find_driver", lambda: None)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(BackendError, match="device gpu: no GPU driver was found"):
+        setups(100, device="gpu")
 
 
 def test_each_has_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    monkeypatch.setattr(local, "cores", lambda: 8)
     assert cards() == ["3", "GPU-5"]
     assert setups(2) == [(None, 1, {"CUDA_VISIBLE_DEVICES": "3"}), (None, 1, {"CUDA_VISIBLE_DEVICES": "GPU-5"})]
     with pytest.raises(UsageError, match=r"--replicas is 3, but each needs a card \(allowed: up to 2, or --device cpu"):
@@ -86,6 +100,29 @@ def test_a_replica_that_can_not_load_its_model_says_why() -> None:
     asyncio.run(refused())
 
 
+def test_a_signal_that_ends_a_process_has_its_name() -> None:
+    import asyncio
+    import socket
+
+    async def why(command: str) -> str:
+        process = subprocess.Popen([sys.executable, "-c", f"import os, signal; {command}"])
+        with socket.socket() as sock:
+            return await local.LocalProcess(process, sock).ended()
+
+    assert asyncio.run(why("os.kill(os.getpid(), signal.SIGKILL)")) == "its process was killed by SIGKILL"
+    assert asyncio.run(why("os._exit(3)")) == "its process ended with status 3"
+
+
+def test_the_certificate_is_the_fronts_alone() -> None:
+    """The front speaks plain HTTP to its replicas."""
+    shown = replace(OPTIONS, certificate=Certificate(CERT, KEY))
+    with fronting(processes(1, shown), 1) as (server, front):
+        assert server.get("/v1/models")["data"][0]["id"] == "demo"
+        (said,) = server.get("/replicas")
+        assert isinstance(running := front.pool.replicas[0].running, local.LocalProcess)
+        assert (said["pid"], said["answered"]) == (running.process.pid, 1)
+
+
 def test_numbers_of_all_replicas_are_one_page() -> None:
     texts = {}
     for number in (0, 2):
@@ -103,15 +140,17 @@ def test_numbers_of_all_replicas_are_one_page() -> None:
             for sample in family.samples:
                 labels = {**sample.labels, "replica": str(number)}
                 assert found.pop((sample.name, *sorted(labels.items()))) == sample.value
-    of_each = [("octavo:replica_up", 0), ("octavo:replica_requests", 0), ("octavo:replica_restarts_total", 0)]
-    wanted = {(name, ("replica", str(i))): value for name, value in of_each for i in range(3)}
+    of_each = dict.fromkeys((f"octavo:replica_{name}" for name in (
+        "up", "requests", "restarts_total", "rolling_restarts_total")), 0)
+    wanted = {(name, ("replica", str(i))): value for name, value in of_each.items() for i in range(3)}
     assert found == {**wanted, ("octavo:requests_moved_total",): 7}
 
 
 @pytest.mark.parametrize(("options", "why"), [
     ("--ray-address auto", "--ray-address needs --replicas"),
     ("--replicas 2 --kv-events tcp://*:5557",
-     "--kv-events is for routers in front of single servers: replicas have a front that routes"),
+     "--kv-events does not go together with --replicas: it is for routers in front of single servers, and replicas "
+     "have a front that routes (leave one of the two out)"),
 ])
 def test_options_that_do_not_go_together(options: str, why: str) -> None:
     command = [sys.executable, "-m", "octavo", "serve", "demo", *options.split()]

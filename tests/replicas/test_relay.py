@@ -185,10 +185,13 @@ def test_one_that_is_not_well_gets_no_requests(
     assert server.get("/health") == {"status": "ok"}
     replicas[1].health = json_answer(503)
     until(lambda: not front.pool.up)
-    assert server.send("GET", "/health")[0] == 503
+    status, _, body = server.send("GET", "/health")
+    assert (status, json.loads(body)["error"]["reason"]) == (503, "no_replica")
     replicas[0].health = replicas[1].health = json_answer(200)
     until(lambda: len(front.pool.up) == 2)
-    assert [one["state"] for one in server.get("/replicas")] == ["up", "up"]
+    said = server.get("/replicas")
+    assert [(one["state"], one["answered"]) for one in said] == [("up", 0), ("up", 4)]
+    assert [one["address"] for one in said] == [f"127.0.0.1:{one.port}" for one in replicas]
 
 
 def test_one_that_does_not_answer_is_started_again(
@@ -207,7 +210,8 @@ def test_one_that_does_not_answer_is_started_again(
 def test_a_rolling_update(two: tuple[Server, Front, list[Scripted]]) -> None:
     server, front, replicas = two
     assert server.send("POST", "/replicas/restart", {})[0] == 202
-    until(lambda: [one.restarts for one in front.pool.replicas] == [1, 1] and not front.pool.rolling)
+    until(lambda: [one.rolled for one in front.pool.replicas] == [1, 1] and not front.pool.rolling)
+    assert [(one.restarts, one.why) for one in front.pool.replicas] == [(0, "")] * 2, "not a crash"
     assert [one.stopped for one in replicas] == [1, 1]
     assert len(front.pool.up) == 2
 

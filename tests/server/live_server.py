@@ -36,11 +36,12 @@ uvicorn.server.asyncio = SimpleNamespace(**{**vars(asyncio), "sleep": _tick})  #
 
 @dataclass
 class Server:
-    """One that runs; `service` is for a look inside."""
+    """One that runs; `service` is for a look inside, `secret` that of its front, which is told with each request."""
 
     port: int
     service: Service
     loop: asyncio.AbstractEventLoop
+    secret: str = ""
 
     @property
     def url(self) -> str:
@@ -56,6 +57,8 @@ class Server:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=HANG_S)
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         usual = {} if data is None else {"Content-Type": "application/json"}
+        if self.secret:
+            usual["x-octavo-handover"] = f"{self.secret} 0"
         try:
             connection.request(method, path, data, {**usual, **(headers or {})})
             response = connection.getresponse()
@@ -112,7 +115,7 @@ def running(
         loop = asyncio.get_running_loop()
 
         def told(service: Service) -> None:
-            found.append(Server(port, service, loop))
+            found.append(Server(port, service, loop, options.get("secret", "")))
             ready.set()
 
         task = loop.create_task(serve(client, model.file, ServerOptions(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,13 +18,13 @@ from msgspec.structs import replace
 from octavo.backends.cores import cores
 from octavo.batch.replica import Answer, LocalReplica, ReplicaDiedError
 from octavo.errors import INSTALL_RAY, BackendError, OctavoError, UsageError, import_failure
+from octavo.io.listener import require_listener
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
 START_S = 600.0
 """Seconds until a replica is there: a place for it, and its model."""
 LIVES = 1000
 """Times that Ray starts a replica again which dies."""
-CONNECT_S = 10.0
 
 
 class ReplicaActor:
@@ -123,7 +122,7 @@ def ray_replicas(
         if address is None:
             ray.init(num_cpus=cores(), include_dashboard=False, **quiet)
         else:
-            _require_listener(address)
+            require_listener(address)
             ray.init(address=address, **quiet)
     except Exception as error:
         raise BackendError(f"Ray can't be reached {where}: {str(error).strip().splitlines()[0]}") from None
@@ -137,13 +136,6 @@ def ray_replicas(
         yield [RayReplica(ray, actor, room) for actor in actors]
     finally:
         ray.shutdown()
-
-
-def _require_listener(address: str) -> None:
-    """Raise OSError where nobody listens at a HOST:PORT: Ray would try for ten minutes."""
-    host, sign, port = address.removeprefix("ray://").rpartition(":")
-    if sign and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
 
 
 def _placement(ray: Any, n: int | None, engine: EngineOptions) -> tuple[int, dict[str, int], int]:

@@ -12,7 +12,7 @@ import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
-from octavo.cli.options import AsJson, Context, Where
+from octavo.cli.options import RAY_ADDRESS_HELP, AsJson, Context, Where
 from octavo.cli.plain import to_json
 from octavo.cli.progress_bar import Bar
 from octavo.cli.run.grammar_options import grammar_option
@@ -54,7 +54,7 @@ class Spread:
                        "here without Ray; with --ray-address one for each GPU or node)."),
     ] = None
     ray_address: Annotated[
-        str | None, replica_option(metavar="ADDRESS", help="A Ray cluster's address, or auto (default: this machine).")
+        str | None, replica_option(metavar="ADDRESS", help=RAY_ADDRESS_HELP)
     ] = None
 
 

@@ -57,6 +57,7 @@ Lora = Annotated[
 ]
 
 
+RAY_ADDRESS_HELP = "The Ray cluster for replicas: HOST:PORT, auto (this machine's) or local (started for this command)."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Chunks = Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")]
 ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")]

@@ -51,7 +51,9 @@ class Front:
         if self.pool.ending:
             return ending()
         if not self.pool.up:
-            return unavailable("Loading model" if self.pool.served is None else "No replica can answer now")
+            if self.pool.served is None:
+                return unavailable("Loading model", code="loading")
+            return unavailable("No replica can answer now", code="no_replica")
         return None
 
 
@@ -88,12 +90,12 @@ async def health(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Counts and times of all replicas that answer."""
     front = front_of(request)
-    said = await asyncio.gather(*(_said(one, request) for one in front.pool.replicas))
+    said = await asyncio.gather(*(_said(front.pool, one, request) for one in front.pool.replicas))
     text = front.metrics.text({i: one for i, one in enumerate(said) if one is not None})
     return Response(text, media_type="text/plain; version=0.0.4")
 
 
-async def _said(replica: Replica, request: Request) -> str | None:
+async def _said(pool: Pool, replica: Replica, request: Request) -> str | None:
     """A replica's /metrics, with the key that the front was asked with."""
     if replica.upstream is None:
         return None
@@ -103,6 +105,7 @@ async def _said(replica: Replica, request: Request) -> str | None:
             connection = await replica.upstream.take()
             try:
                 lines = b"".join(b"%b: %b\r\n" % header for header in given)
+                lines += pool.proof() + b"\r\n"
                 connection.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n")
                 status = await connection.begun()
                 text = (await connection.whole()).decode()
@@ -115,7 +118,11 @@ async def _said(replica: Replica, request: Request) -> str | None:
 async def replicas(request: Request) -> Response:
     """How each replica is."""
     return json_response([
-        {"replica": one.number, "state": one.state, "requests": one.load, "restarts": one.restarts, "why": one.why}
+        {
+            "replica": one.number, "state": one.state, "pid": one.pid or None,
+            "address": None if one.upstream is None else one.upstream.address, "requests": one.load,
+            "answered": one.answered, "restarts": one.restarts, "rolling_restarts": one.rolled, "why": one.why,
+        }
         for one in front_of(request).pool.replicas
     ])
 

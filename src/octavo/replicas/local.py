@@ -48,6 +48,8 @@ class LocalProcess:
     async def ended(self) -> str:
         while (status := self.process.poll()) is None:
             await asyncio.sleep(0.02)
+        if status < 0:
+            return f"its process was killed by {_signal_name(-status)}"
         return f"its process ended with status {status}"
 
     def stop(self) -> None:
@@ -61,23 +63,38 @@ class LocalProcess:
                 await self.ended()
 
 
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the numbers for real-time use
+        return f"signal {number}"
+
+
 async def _never() -> Served:
     await asyncio.Event().wait()
     raise AssertionError
 
 
 class LocalLauncher:
-    """Starts replicas here. Raises UsageError where there are fewer cards than replicas, and on Windows."""
+    """Starts replicas here.
+
+    Raises UsageError where there are fewer cards or cores than replicas, and on Windows; BackendError for device gpu
+    where there is none.
+    """
 
     def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, step_timeout: float) -> None:
         if os.name == "nt":
             raise UsageError("--replicas needs Linux or macOS: Windows hands no sockets to other processes")
         self._engine, self._server, self._step_timeout = engine, server, step_timeout
+        if engine.device not in ("auto", "cpu", "reference"):
+            _require_gpu()
         found, each = [] if engine.device in ("cpu", "reference") else cards(), engine.tensor_parallel
         if found and n * each > len(found):
             needs = "a card" if each == 1 else f"{each} cards"
             raise UsageError(f"--replicas is {n}, but each needs {needs} (allowed: up to {len(found) // each}, or "
                              "--device cpu)")
+        if not found and n > cores():
+            raise UsageError(f"--replicas is {n}, but this process may use {cores()} cores (allowed: up to {cores()})")
         self._cards = [",".join(found[i * each : (i + 1) * each]) for i in range(n)] if found else []
         if not found:
             threads = max(1, cores() // n) if engine.threads is None else engine.threads
@@ -94,6 +111,15 @@ class LocalLauncher:
 
     async def close(self) -> None:
         """There is nothing to give back."""
+
+
+def _require_gpu() -> None:
+    """Raise BackendError without a GPU: once, rather than in each of the processes."""
+    from octavo.backends.gpu.device.driver import find_driver
+    from octavo.backends.gpu.device.torch_device import require_driver
+
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        require_driver(find_driver())
 
 
 def cards() -> Sequence[str]:

@@ -42,11 +42,15 @@ class MergedMetrics:
         yield from merged.values()
         up = GaugeMetricFamily("octavo:replica_up", "Whether a replica takes requests", labels=["replica"])
         load = GaugeMetricFamily("octavo:replica_requests", "Requests that a replica has", labels=["replica"])
-        restarts = CounterMetricFamily("octavo:replica_restarts", "Restarts of a replica", labels=["replica"])
+        restarts = CounterMetricFamily("octavo:replica_restarts", "Restarts of a replica that had ended by itself",
+                                       labels=["replica"])
+        rolled = CounterMetricFamily("octavo:replica_rolling_restarts", "Restarts of a replica that were asked for",
+                                     labels=["replica"])
         for one in self.pool.replicas:
             up.add_metric([str(one.number)], one.state == "up")
             load.add_metric([str(one.number)], one.load)
             restarts.add_metric([str(one.number)], one.restarts)
-        yield from (up, load, restarts)
+            rolled.add_metric([str(one.number)], one.rolled)
+        yield from (up, load, restarts, rolled)
         yield CounterMetricFamily("octavo:requests_moved", "Requests that another replica went on with",
                                   value=self.moved)

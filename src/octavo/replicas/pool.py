@@ -13,6 +13,7 @@ from octavo.errors import OctavoError
 from octavo.replicas.replica import Served
 from octavo.replicas.routing import PrefixRouter
 from octavo.replicas.upstream import Upstream, UpstreamLostError
+from octavo.server.generation.handover import HEADER
 
 log = logging.getLogger("octavo")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -22,7 +23,7 @@ LOOK_S, ANSWER_S, LATE = 1.0, 5.0, 3
 """Seconds between looks at a replica's health, which it has for an answer, and answers that may be missing."""
 OUT_S = 60.0
 """Seconds that a replica may take to end once it is told to, beside those that its replies have."""
-State = Literal["loading", "up", "unwell", "draining", "down"]
+State = Literal["loading", "up", "unwell", "draining", "restarting", "down"]
 
 
 class Running(Protocol):
@@ -56,8 +57,11 @@ class Replica:
     """One of the replicas.
 
     load      requests under way
-    restarts  times that it was started again
-    why       it ended last
+    answered  requests answered to their ends
+    restarts  times that it was started again after it had ended by itself
+    rolled    times that it was started again as asked, see `Pool.roll`
+    pid       of its process, on its machine; 0 where it is not known
+    why       it ended last; "" before, and where it was asked to
     """
 
     number: int
@@ -65,7 +69,10 @@ class Replica:
     upstream: Upstream | None = None
     running: Running | None = None
     load: int = 0
+    answered: int = 0
     restarts: int = 0
+    rolled: int = 0
+    pid: int = 0
     why: str = ""
 
 
@@ -73,7 +80,7 @@ class Pool:
     """Keeps replicas running.
 
     served  what the first one said when its model was loaded; None before
-    secret  by which replicas know the front
+    secret  by which replicas know the front, see `proof`
     """
 
     def __init__(self, launcher: Launcher, n: int, drain_s: float, secret: str) -> None:
@@ -137,13 +144,15 @@ class Pool:
         """Start each replica anew, one after the other, once its replies are at their ends: a rolling update."""
         async with self._rolling:
             for one in self.replicas:
-                log.warning("replica %d is started anew", one.number)
-                before = one.restarts
+                log.warning("rolling restart: replica %d finishes its requests and is started anew", one.number)
+                before = one.restarts + one.rolled
                 if one.running is not None:
                     one.state = "draining"
                     one.running.stop()
-                while not self.ending and not (one.restarts > before and one.state == "up"):
+                while not self.ending and not (one.restarts + one.rolled > before and one.state == "up"):
                     await self._change()
+            if not self.ending:
+                log.warning("rolling restart: all replicas are started anew")
 
     async def _keep(self, replica: Replica) -> None:
         """Run a replica, and another process for it when that has ended."""
@@ -160,7 +169,7 @@ class Pool:
                     self._failed = error
             finally:
                 drained = replica.state == "draining"
-                self._down(replica, why)
+                self._down(replica, "" if drained else why, "restarting" if drained else "down")
                 if replica.running is not None:
                     await replica.running.close()
                     replica.running = None
@@ -171,7 +180,8 @@ class Pool:
                     replica.number, why, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
-            replica.restarts += 1
+            replica.restarts += not drained
+            replica.rolled += drained
             self._set(replica, "loading")
 
     async def _run(self, replica: Replica, running: Running) -> str:
@@ -185,6 +195,7 @@ class Pool:
             if served is None:
                 return ended.result()
             replica.upstream = Upstream(served.host, served.port)
+            replica.pid = served.pid
             self.served = self.served or served
             self._set(replica, "up")
             looking = asyncio.ensure_future(self._look(replica, replica.upstream))
@@ -206,7 +217,7 @@ class Pool:
             await asyncio.sleep(LOOK_S)
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    status = await _health(upstream)
+                    status = await self._health(upstream)
             except (TimeoutError, UpstreamLostError):
                 missing += 1
                 if missing >= LATE:
@@ -222,11 +233,11 @@ class Pool:
             elif replica.state == "unwell" and well:
                 self._set(replica, "up")
 
-    def _down(self, replica: Replica, why: str) -> None:
-        replica.state, replica.why = "down", why
+    def _down(self, replica: Replica, why: str, state: State) -> None:
+        replica.state, replica.why = state, why
         self.router.forget(replica.number)
         self._lose(replica)
-        replica.upstream = None
+        replica.upstream, replica.pid = None, 0
         self._tell()
 
     def _lose(self, replica: Replica) -> None:
@@ -246,14 +257,17 @@ class Pool:
         """Wait until something has changed."""
         await self._changed.wait()
 
+    def proof(self, size: int = 0) -> bytes:
+        """The header without which a replica answers nothing; `size`: bytes of what it is told before the body."""
+        return b"%b: %b %d" % (HEADER, self.secret.encode(), size)
 
-async def _health(upstream: Upstream) -> int:
-    """The status of a replica's /health."""
-    connection = await upstream.take()
-    try:
-        connection.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        status = await connection.begun()
-        await connection.whole()
-        return status
-    finally:
-        upstream.give_back(connection)
+    async def _health(self, upstream: Upstream) -> int:
+        """The status of a replica's /health."""
+        connection = await upstream.take()
+        try:
+            connection.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n" % self.proof())
+            status = await connection.begun()
+            await connection.whole()
+            return status
+        finally:
+            upstream.give_back(connection)

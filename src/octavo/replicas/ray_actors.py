@@ -14,6 +14,7 @@ import msgspec
 
 from octavo.backends.cores import cores
 from octavo.errors import INSTALL_RAY, BackendError, UsageError
+from octavo.io.listener import require_listener
 from octavo.replicas.local import LocalProcess
 from octavo.replicas.replica import Served, Setup, encode, start
 from octavo.server.serve_options import EngineOptions, ServerOptions
@@ -29,7 +30,7 @@ class ReplicaActor:
         import ray.util
 
         found = msgspec.msgpack.decode(setup, type=Setup)
-        found.host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
+        found.host = found.host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
         self._process = LocalProcess(*start(found))
 
     async def served(self) -> bytes:
@@ -85,8 +86,12 @@ class RayLauncher:
             if address == LOCAL:
                 ray.init(num_cpus=cores(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             else:
+                require_listener(address)
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
+            if address == "auto" and isinstance(error, ConnectionError):
+                raise BackendError("no Ray runs on this machine: start one with `ray start --head`, or use "
+                                   f"--ray-address HOST:PORT or {LOCAL}") from None
             where = "on this machine" if address == LOCAL else f"at {address}"
             raise BackendError(f"Ray can't be reached {where}: {str(error).strip().splitlines()[0]}") from None
         there = ray.cluster_resources()  # type: ignore[no-untyped-call, unused-ignore]
@@ -94,13 +99,14 @@ class RayLauncher:
         kind, most = ("GPU", gpus // engine.tensor_parallel) if gpus else ("CPU", int(there.get("CPU", 0)))
         if n > most:
             ray.shutdown()
-            raise UsageError(f"--replicas is {n} (allowed: up to {most}, by what the Ray cluster has of {kind})")
+            has = f"{gpus if gpus else most} {kind}s"
+            raise UsageError(f"--replicas is {n} (allowed: up to {most}, as the Ray cluster has {has})")
         threads = engine.threads or max(1, most // n)
         self._needs = {"num_gpus": engine.tensor_parallel} if gpus else {"num_cpus": threads}
         if not gpus:
             engine = msgspec.structs.replace(engine, threads=threads, servers=n)
         level = logging.getLogger("octavo").getEffectiveLevel()
-        self._setup = Setup(0, engine, server, step_timeout, level=level)
+        self._setup = Setup(0, engine, server, step_timeout, "127.0.0.1" if address == LOCAL else "", level)
 
     async def start(self, number: int) -> RayReplica:
         setup = encode(msgspec.structs.replace(self._setup, number=number))

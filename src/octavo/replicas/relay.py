@@ -114,7 +114,7 @@ class Relay:
                         yield self._error(f"{self._ends} replicas ended while they computed this reply ({error})")
                 continue
             if self.pool.served is None:
-                raise unavailable("Loading model")
+                raise unavailable("Loading model", code="loading")
             patience = WAIT_S if self._begun or not refusal else REFUSED_S[_status(refusal)]
             if waited >= patience and refusal and not self._begun:
                 for part in refusal:
@@ -171,6 +171,7 @@ class Relay:
                 upstream.give_back(connection)
         finally:
             replica.load -= 1
+            replica.answered += self._complete
 
     def _shown(self, chunks: Sequence[bytes]) -> list[bytes]:
         """What the client gets of some chunks; what is told with them is kept."""
@@ -200,8 +201,7 @@ class Relay:
         lines = [b"%b %b%b HTTP/1.1" % (method.encode(), scope["raw_path"], query)]
         lines += [b"%b: %b" % header for header in scope["headers"] if header[0] not in OWN_HEADERS]
         lines.append(b"x-request-id: %b" % scope["state"]["id"].encode())
-        if handover:
-            lines.append(b"%b: %b %d" % (HEADER, self.pool.secret.encode(), len(handover)))
+        lines.append(self.pool.proof(len(handover)))
         lines.append(b"content-length: %d\r\n\r\n" % (len(handover) + len(self.body)))
         return b"".join((b"\r\n".join(lines), handover, self.body))
 

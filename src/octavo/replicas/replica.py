@@ -32,7 +32,7 @@ class Setup(msgspec.Struct):
     """What a replica serves.
 
     number        of the replica
-    host          it listens at
+    host          it listens at; "" for the address of its Ray node
     level         how much it logs
     environment   variables beside those of the front
     """
@@ -47,12 +47,13 @@ class Setup(msgspec.Struct):
 
 
 class Served(msgspec.Struct, tag="served"):
-    """The model is loaded: where the replica listens, and the most bytes and values of a body that it takes."""
+    """The model is loaded: where the replica listens, the most bytes and values of a body that it takes; its pid."""
 
     host: str
     port: int
     body: int
     values: int
+    pid: int = 0
 
 
 class Refused(msgspec.Struct, tag="refused"):
@@ -93,10 +94,10 @@ def serve_replica(channel: Channel, setup: Setup) -> None:
 
     with closing(launch()) as launched, closing(bind(setup.host, 0)) as sock:
         port = sock.getsockname()[1]
-        options = replace(setup.server, host=setup.host, port=port)
+        options = replace(setup.server, host=setup.host, port=port, certificate=None)  # the front has it
 
         def told(service: Service) -> None:
-            channel.send(encode(Served(setup.host, port, service.limits.body, service.limits.values)))
+            channel.send(encode(Served(setup.host, port, service.limits.body, service.limits.values, os.getpid())))
 
         with open_model_file(resolve(setup.engine.path)) as file:
             client = ProcessClient(setup.engine, launched, step_timeout=setup.step_timeout)

@@ -131,6 +131,11 @@ class Upstream:
         self.host, self.port = host, port
         self._idle, self._busy = list[Connection](), set[Connection]()
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     async def take(self) -> Connection:
         """A connection for one request; `give_back` it. Raises UnreachableError."""
         while self._idle:

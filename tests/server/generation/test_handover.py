@@ -108,12 +108,22 @@ def test_an_answer_that_is_not_a_stream_is_the_same_when_it_is_asked_for_again(k
         assert asked(known, path, body, chance=8) != (status, answer)
 
 
-def test_who_does_not_know_the_secret_is_told_nothing(known: Server, server: Server) -> None:
+def test_who_sends_no_handover_is_told_nothing(known: Server, server: Server) -> None:
     body = {**BODY, "stream": True}
-    for one, secret in ((known, "a guess"), (known, ""), (server, SECRET), (server, "")):
+    for one, secret in ((known, SECRET), (server, SECRET), (server, "a guess"), (server, "")):
         status, _, answer = one.send("POST", "/v1/chat/completions", body, {HEADER.decode(): f"{secret} 0"})
         assert status == 200
         assert b"octavo " not in answer
+
+
+@pytest.mark.parametrize("header", ["a guess 0", " 0", "", SECRET, f"{SECRET} -1"])
+def test_a_replica_answers_its_front_only(known: Server, header: str) -> None:
+    sent = {HEADER.decode(): header}
+    for path in ("/health", "/metrics", "/v1/models", "/"):
+        status, _, answer = known.send("GET", path, headers=sent)
+        assert (status, b"answers its front only" in answer) == (403, True), path
+    assert known.refused("/v1/chat/completions", BODY, **sent)[0] == 403
+    assert known.get("/health") == {"status": "ok"}, "with the secret"
 
 
 def test_an_engine_that_dies_is_told_to_the_front_alone(model: Model) -> None:

@@ -141,3 +141,16 @@ def test_keys_share_no_prompts(model: Model) -> None:
                 server.send("POST", "/v1/completions", {"prompt": "12", "max_tokens": 1}, {"X-Api-Key": key})[0] == 200
             )
     assert {message.cache_salt for message in shared.sent if hasattr(message, "cache_salt")} == {""}
+
+
+@pytest.mark.parametrize("lines", [
+    b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
+])
+def test_a_transfer_coding_that_nobody_decodes_is_refused(guarded: Server, lines: bytes) -> None:
+    with guarded.connect() as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer correct-horse\r\n"
+                     b"Content-Type: application/json\r\n" + lines + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
+        answer = b"".join(iter(lambda: sock.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 501 ")
+    assert b"the Transfer-Encoding is 'gzip" in answer
+    assert b"\r\nconnection: close\r\n" in answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -24,7 +25,8 @@ from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.server.engine.engine_protocol import Add, Cancel, Quit, StepOutputs, ToFront
 from octavo.server.engine.process import ProcessClient
 from octavo.server.kv_events import publisher, recorder
-from octavo.server.kv_events.publisher import Publisher, binds
+from octavo.server.kv_events.address import binds, require_host
+from octavo.server.kv_events.publisher import Publisher
 from octavo.server.kv_events.recorder import Events, Recorder
 from octavo.server.kv_events.wire import encode
 from octavo.server.serve_options import EngineOptions, KVEvents
@@ -331,3 +333,31 @@ def test_messages_are_arrays_as_routers_read_them() -> None:
     noted.flush()
     _, (removed,), _ = msgspec.msgpack.decode(encode(events.batch(noted.queue.popleft())))
     assert removed == ["BlockRemoved", [name], "GPU"]
+
+
+def test_what_is_at_a_path_is_neither_deleted_nor_taken_over(tmp_path: Path) -> None:
+    endpoint, replay = addresses(tmp_path)
+    (tmp_path / "replay").write_bytes(b"precious")
+    with pytest.raises(UsageError, match=r"a file that is not a socket is there.* \(allowed: a path where nothing is"):
+        Publisher(tree_of(), KVEvents(endpoint, replay))
+    assert (tmp_path / "replay").read_bytes() == b"precious"
+    with closing(Publisher(tree_of(), KVEvents(endpoint))):
+        before = (tmp_path / "events").stat().st_ino
+        with pytest.raises(UsageError, match="another process listens there"):
+            Publisher(tree_of(), KVEvents(endpoint))
+        assert (tmp_path / "events").stat().st_ino == before
+
+
+def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
+    endpoint, _ = addresses(tmp_path)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "events"))
+    with closing(Publisher(tree_of(), KVEvents(endpoint))):
+        pass
+
+
+def test_a_router_that_is_not_known_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"can't be sent to tcp://nohost.invalid:5557: nohost.invalid is not known"):
+        require_host("tcp://nohost.invalid:5557")
+    for address in ("tcp://localhost:5557", "tcp://127.0.0.1:5557", "tcp://*:5557", "ipc:///run/events"):
+        require_host(address)

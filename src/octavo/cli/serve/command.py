@@ -14,7 +14,7 @@ import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
-from octavo.cli.options import Context, Where, gpu_layers
+from octavo.cli.options import RAY_ADDRESS_HELP, Context, Where, gpu_layers
 from octavo.cli.serve.defaults import Defaults
 from octavo.errors import INSTALL_BASE, INSTALL_EVENTS, OctavoError, UsageError
 
@@ -128,7 +128,7 @@ class Replicas:
     ] = None
     ray_address: Annotated[
         str | None,
-        replica_option(metavar="ADDRESS", help="The Ray cluster that replicas run on; local: one of this machine."),
+        replica_option(metavar="ADDRESS", help=RAY_ADDRESS_HELP),
     ] = None
 
 
@@ -152,6 +152,7 @@ class Routers:
         """Raises UsageError for what is not an address, OctavoError without pyzmq."""
         from importlib.util import find_spec
 
+        from octavo.server.kv_events.address import require_free, require_host
         from octavo.server.serve_options import KVEvents
 
         if self.kv_events is None:
@@ -162,11 +163,14 @@ class Routers:
             found = None if address is None else ENDPOINT.fullmatch(address)
             if address is not None and (found is None or not 0 < int(found["port"] or 1) < 1 << 16):
                 allowed = "tcp://*:5557, tcp://HOST:PORT or ipc://PATH"
-                raise UsageError(f"{option} is {address!r} (allowed: an address of ZeroMQ's, as {allowed})")
+                raise UsageError(f"{option} is {address!r} (allowed: a ZeroMQ address: {allowed})")
         if self.kv_events == self.replay:
             raise UsageError(f"--kv-events and --kv-events-replay are both {self.replay} (allowed: two addresses)")
         if find_spec("zmq") is None:
             raise OctavoError(f"--kv-events needs pyzmq: zmq is not installed ({INSTALL_EVENTS})")
+        require_host(self.kv_events)
+        for address in filter(None, (self.kv_events, self.replay)):
+            require_free(address)
         return KVEvents(self.kv_events, self.replay, self.topic)
 
 
@@ -185,7 +189,8 @@ def serve(
     if replicas.ray_address is not None and replicas.replicas is None:
         raise UsageError("--ray-address needs --replicas")
     if routers.kv_events is not None and replicas.replicas is not None:
-        raise UsageError("--kv-events is for routers in front of single servers: replicas have a front that routes")
+        raise UsageError("--kv-events does not go together with --replicas: it is for routers in front of single "
+                         "servers, and replicas have a front that routes (leave one of the two out)")
     launched = launch() if replicas.replicas is None else None
     with closing(launched) if launched is not None else nullcontext():
         path = local(model, offline)
@@ -327,7 +332,7 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
             )
         client = ProcessClient(engine, launched, step_timeout=step_timeout)
-        run(serve(client, file, options, sock, lambda service: _tell(options, sock)))
+        run(serve(client, file, options, sock, lambda service: _tell(options, sock, engine.kv_events)))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
 
 
@@ -344,23 +349,34 @@ def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions
     n, options = given.replicas, replace(options, secret=secrets.token_hex(16))
     launcher: Launcher
     if given.ray_address is not None:
-        from octavo.replicas.ray_actors import RayLauncher
+        from octavo.replicas.ray_actors import LOCAL, RayLauncher
 
         launcher = RayLauncher(n, engine, options, step_timeout, given.ray_address)
+        if given.ray_address != LOCAL:
+            logging.getLogger("octavo").warning(
+                "replicas listen on their nodes' addresses: they answer this front only, but what is sent between "
+                "them is not encrypted, so use a network that is trusted"
+            )
     else:
         launcher = LocalLauncher(n, engine, options, step_timeout)
     _warn(options)
     with closing(bind(options.host, options.port)) as sock:
-        run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock)))
+        run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock, by=f" by {n} replicas")))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
 
 
-def _tell(options: ServerOptions, sock: socket.socket) -> None:
-    """Say that the model is loaded, and where it is served."""
+def _tell(options: ServerOptions, sock: socket.socket, events: KVEvents | None = None, by: str = "") -> None:
+    """Say that the model is loaded, where it is served, and where KV events go."""
+    from octavo.server.kv_events.address import binds
+
     shown = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "http" if options.certificate is None else "https"
     url = f"{scheme}://{shown}:{sock.getsockname()[1]}"
-    print(f"octavo: {options.name} is served at {url}", file=sys.stderr, flush=True)
+    print(f"octavo: {options.name} is served at {url}{by}", file=sys.stderr, flush=True)
+    if events is not None:
+        how = "published at" if binds(events.endpoint) else "sent to"
+        again = "" if events.replay is None else f", and again on request at {events.replay}"
+        print(f"octavo: KV events are {how} {events.endpoint}{again}", file=sys.stderr, flush=True)
 
 
 def _warn(options: ServerOptions) -> None:

@@ -17,10 +17,12 @@ from contextvars import ContextVar
 from random import Random
 
 import msgspec
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.engine.engine_protocol import EngineOutput
 from octavo.server.generation.ids import CHANCE
+from octavo.server.http.api_errors import ApiError, answer_of
 
 HEADER = b"x-octavo-handover"
 COMMENT, COMPLETE, LOST = b": octavo ", b": octavo complete\n\n", b": octavo lost\n\n"
@@ -79,7 +81,7 @@ def _written(row: EngineOutput) -> bytes:
 class HandoverReader:
     """An ASGI application around another: takes what comes before a body, of those who know the secret.
 
-    Others are told nothing: to them the header means nothing.
+    Others are refused where there is one, and where there is none the header means nothing.
     """
 
     def __init__(self, app: ASGIApp, secret: str) -> None:
@@ -88,7 +90,14 @@ class HandoverReader:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = dict(scope["headers"]).get(HEADER, b"") if scope["type"] == "http" else b""
         secret, _, size = given.partition(b" ")
-        if not self._secret or not hmac.compare_digest(secret, self._secret) or not size.isdigit():
+        if not self._secret or scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if not hmac.compare_digest(secret, self._secret) or not size.isdigit():
+            status, body = answer_of(ApiError(403, "this is a replica, which answers its front only"), scope)
+            await Response(to_json(body), status, media_type="application/json")(scope, receive, send)
+            return
+        if int(size) == 0:
             await self.app(scope, receive, send)
             return
         found = await _read(receive, int(size))

@@ -53,6 +53,7 @@ class AccessGuard:
                     raise ApiError(405, "OPTIONS is only for pages of allowed origins", headers={"Allow": "GET, POST"})
                 await _answer(send, 204, b"", _preflight(origin, headers))
                 return
+            _require_plain(scope)
             scope.setdefault("state", {})["key"] = self._check_key(scope["path"], headers)
         except ApiError as error:
             more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
@@ -95,6 +96,14 @@ def _is_check(scope: Scope, headers: dict[bytes, bytes]) -> bool:
     """Whether a balancer looks if the server is there, in HTTP/1.0, which has no Host; no browser asks so."""
     plain = scope["http_version"] == "1.0" and b"host" not in headers and b"origin" not in headers
     return plain and scope["path"] in HEALTH_PATHS and scope["method"] in ("GET", "HEAD")
+
+
+def _require_plain(scope: Scope) -> None:
+    """Raises ApiError for a transfer coding other than `chunked`, as RFC 9112 6.1 has it: nobody here decodes it."""
+    codings = b",".join(value for name, value in scope["headers"] if name == b"transfer-encoding").strip().lower()
+    if codings not in (b"", b"chunked"):
+        shown = codings.decode("latin-1")
+        raise ApiError(501, f"the Transfer-Encoding is {shown!r} (allowed: chunked)", headers={"Connection": "close"})
 
 
 def _name(host: str) -> str:

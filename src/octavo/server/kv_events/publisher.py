@@ -12,6 +12,7 @@ import zmq
 
 from octavo.errors import UsageError
 from octavo.runtime.cache.prefix_tree import PrefixTree
+from octavo.server.kv_events.address import binds, require_free
 from octavo.server.kv_events.block_hash import ExtraKey
 from octavo.server.kv_events.recorder import Events, Recorder
 from octavo.server.kv_events.wire import END, encode
@@ -64,6 +65,7 @@ class Publisher:
             if connects:
                 made.connect(endpoint)
             else:
+                require_free(endpoint)
                 made.bind(endpoint)
         except zmq.ZMQError as error:
             raise UsageError(f"KV events can't be published at {endpoint}: {error}", argument="kv_events") from None
@@ -123,8 +125,3 @@ class Publisher:
 
     def _say(self, replay: zmq.Socket[bytes], reader: bytes, number: int, payload: bytes) -> None:
         replay.send_multipart((reader, b"", self.options.topic.encode(), number.to_bytes(8, "big"), payload))
-
-
-def binds(endpoint: str) -> bool:
-    """Whether readers connect to an address, as vLLM has it: to one with `*` or `::`, and to a socket file."""
-    return "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
