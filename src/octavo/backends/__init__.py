@@ -23,8 +23,8 @@ def select(
     "auto" is the GPU where there is one that kernels run on, with torch and Triton, else the CPU. `threads` is how many
     threads to use (default: as many as this process may use cores); `deterministic` is GpuBackend's, which others are
     in any case, and so is `attention`, which is exact on others; `communicator` is that of one of several ranks. Raises
-    BackendError for a device that this machine
-    does not have, saying what is missing, and UsageError for attention it lacks.
+    BackendError for a device that this machine does not have, saying what is missing, and UsageError for attention it
+    lacks.
     """
     device = one_name(device)
     if threads is not None:

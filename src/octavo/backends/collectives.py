@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from octavo.errors import BackendError
-from octavo.formats.part import size_of
+from octavo.formats.part import places, size_of
 from octavo.formats.spec import AnyArray
 from octavo.graph.communicator import Communicator
 from octavo.graph.node import Node
@@ -44,11 +44,7 @@ def _gather_call(node: Node, x: AnyArray, out: AnyArray, communicator: Communica
     def gather() -> None:
         np.copyto(own, x)
         communicator.all_gather(sent, found)
-        for cut, part in zip(parts, found, strict=True):
-            at = 0
-            for start, stop in cut:
-                width = (stop - start) * inner
-                whole[:, start * inner : stop * inner] = part[:, at : at + width]
-                at += width
+        for rank, there, here in places(parts, inner):
+            whole[:, there] = found[rank, :, here]
 
     return gather

@@ -127,11 +127,8 @@ def tune(
             kernels = {one.choice[0]: one.seconds for one in reversed(ranked)}
             yield Timed(matrix, tokens, ranked[0].choice, ranked[0].seconds, before, kernels)
             row.append((tokens, _with_portable(ranked)))
-        merged = tuple(
-            (most, cell) for (most, cell), after in zip(row, [*row[1:], (0, ())], strict=True) if cell != after[1]
-        )
         table = tuned.users_table(arch)  # as another process may have left it since
-        table.setdefault("products", {}).setdefault(kind, {})[size] = merged
+        table.setdefault("products", {}).setdefault(kind, {})[size] = tuned.merged(row)
         tuned.write(tuned.user_file(arch), table, about(backend))
 
 

@@ -103,7 +103,5 @@ def _row(m: Matrix, arch: str, after: tuned.Table, steps: Sequence[TimedStep]) -
     for tokens in (*(step.tokens for step in steps), 2 * steps[-1].tokens):
         nearest = tuned.nearest("products", Product(m.layout, m.n, padded(m.k), tokens, arch))
         cell = tuned.cell_for(own, tokens) if tokens in kept else tuple(dict.fromkeys(islice(nearest, KNOWN)))
-        if row and row[-1][1] == cell:
-            row.pop()
         row.append((tokens, cell))
-    return tuple(row)
+    return tuned.merged(row)

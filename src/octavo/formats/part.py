@@ -27,6 +27,19 @@ def size_of(cut: Cut) -> int:
     return sum(stop - start for start, stop in cut)
 
 
+def places(parts: Sequence[Cut], inner: int = 1) -> Iterator[tuple[int, slice, slice]]:
+    """Where pieces of parts, laid end to end, lie in the whole axis: number of the part, in the whole, in the part.
+
+    inner  values of a place
+    """
+    for number, cut in enumerate(parts):
+        at = 0
+        for start, stop in cut:
+            width = (stop - start) * inner
+            yield number, slice(start * inner, stop * inner), slice(at, at + width)
+            at += width
+
+
 def column_multiple(fmt: BlockFormat) -> int:
     """What columns of a format's rows can be cut at: multiples of a block, or of what a row with one scale holds."""
     return _MULTIPLES[fmt.name] if fmt.per_row else fmt.block

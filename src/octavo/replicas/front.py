@@ -25,7 +25,7 @@ from octavo.server.http.body import LARGE, Bodies, Sharing, read
 from octavo.server.http.guard import AccessGuard
 from octavo.server.http.sse import until_left
 from octavo.server.http.trace import Trace
-from octavo.server.routes.answer import json_response, key_of
+from octavo.server.routes.answer import health_response, json_response, key_of
 from octavo.server.serve_options import Limits, ServerOptions
 
 
@@ -81,10 +81,7 @@ def front_of(request: Request) -> Front:
 
 async def health(request: Request) -> Response:
     """Whether a replica can answer requests. It needs no key."""
-    why = front_of(request).health()
-    if why is None:
-        return json_response({"status": "ok"})
-    return json_response(why.body(native=True), why.status, why.headers)
+    return health_response(front_of(request).health())
 
 
 async def metrics(request: Request) -> Response:

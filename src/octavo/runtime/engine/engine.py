@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import finalize
 
 import numpy as np
@@ -22,6 +23,7 @@ from octavo.errors import (
     UsageError,
 )
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph.communicator import Communicator
 from octavo.graph.executor import Executor
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Fed, Plan, StepHandle, Watch
@@ -51,14 +53,14 @@ from octavo.runtime.engine.memory_plan import require_memory
 from octavo.runtime.engine.placement import Placement
 from octavo.runtime.engine.thread import EngineThread, Pieces
 from octavo.runtime.lora_adapters import Chosen
-from octavo.runtime.parallel.group import group_of
-from octavo.runtime.parallel.leading import FIRST, VECTORS, LeadingExecutor, collectives_of
-from octavo.runtime.parallel.messages import Vectors
 from octavo.runtime.sampling.draw import DeviceDraws
 from octavo.runtime.sampling.processors import DeviceAdjustments
 from octavo.runtime.sampling.top_k import DRAWN, LOGITS
 
 __all__ = ["Engine", "EngineConfig", "Speculate", "usual_speculation"]
+
+if TYPE_CHECKING:
+    from octavo.runtime.parallel.group import RankGroup
 
 
 class Engine:
@@ -80,7 +82,7 @@ class Engine:
         self.config = config or EngineConfig()
         communicator = backends[0].communicator
         self.rank, self.ranks = (0, 1) if communicator is None else (communicator.rank, communicator.ranks)
-        self._group = group_of(communicator)
+        self._group = None if communicator is None else _group_of(communicator)
         self.lora: Chosen = ()
         """The adapters that the model has, for other ranks to read."""
         self.n_ctx = context_of(model, self.config.n_ctx)
@@ -140,6 +142,9 @@ class Engine:
         shares = self._executor
         if self._group is None:
             return Executor(planned, self.backends, limits, outputs, shares)
+        from octavo.runtime.parallel.leader import FIRST, VECTORS, LeadingExecutor, collectives_of
+        from octavo.runtime.parallel.messages import Vectors
+
         make = partial(LeadingExecutor, self._group, FIRST if shares is None else VECTORS)
         if shares is not None:
             with self._group.together(Vectors()):
@@ -452,3 +457,10 @@ class Engine:
     def release(self, sequence: Sequence) -> None:
         """Take back all pages of a sequence."""
         self.thread.run(lambda: self.pool.release(sequence))
+
+
+def _group_of(communicator: Communicator) -> RankGroup | None:
+    """The other ranks, where this engine is rank 0's; imported where there are any."""
+    from octavo.runtime.parallel.group import group_of
+
+    return group_of(communicator)

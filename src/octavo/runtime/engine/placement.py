@@ -22,7 +22,6 @@ from octavo.graph.node import Attention, Graph, Node, Sizes
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.graph.schedule import Place, Schedule, assign, schedule, with_fallbacks_told
 from octavo.runtime.argument_checks import integer
-from octavo.runtime.parallel.group import RankGroup
 from octavo.runtime.sampling.top_k import finder, with_candidates
 
 log = logging.getLogger("octavo")
@@ -57,6 +56,8 @@ def backends_for(
         if gpu_layers is not None:
             problem = f"tensor_parallel is {tensor_parallel}, beside gpu_layers {gpu_layers} (allowed: one of them)"
             raise UsageError(problem, argument="tensor_parallel")
+        from octavo.runtime.parallel.group import RankGroup
+
         threads = max(1, (cores() if threads is None else threads_of(threads)) // tensor_parallel)
         group = RankGroup(
             tensor_parallel, device=concrete(device), threads=threads, deterministic=deterministic, attention=attention

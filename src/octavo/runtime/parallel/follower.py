@@ -50,7 +50,7 @@ class Follower:
         from octavo.runtime.engine.engine import Engine, EngineConfig
         from octavo.runtime.engine.placement import backends_for
         from octavo.runtime.lora_adapters import with_adapters
-        from octavo.runtime.parallel.leading import Handles, collectives_of
+        from octavo.runtime.parallel.leader import Handles, collectives_of
 
         communicator = meet(find_store(load.port), load.device, load.rank, load.ranks)
         backends, _ = backends_for(
@@ -80,7 +80,7 @@ class Follower:
             values = self._handles[message.executor].handle(message.launch).row(message.output, message.row)
             pipe.send_bytes(messages.encode(RowPart(Array.of(values))))
         elif isinstance(message, Vectors):
-            from octavo.runtime.parallel.leading import Handles
+            from octavo.runtime.parallel.leader import Handles
             from octavo.runtime.token_vectors import VectorSteps
 
             self._executors.append(VectorSteps(self._engine).executor)

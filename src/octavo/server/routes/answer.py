@@ -27,6 +27,13 @@ def service_of(request: Request) -> Service:
     return service
 
 
+def health_response(why: ApiError | None) -> Response:
+    """Of /health, where `why` is what keeps requests from being answered."""
+    if why is None:
+        return json_response({"status": "ok"})
+    return json_response(why.body(native=True), why.status, why.headers)
+
+
 async def body_of(request: Request, kind: type[T]) -> T:
     """The body as a model of the schema. Raises ApiError, and ValidationError."""
     return await read_as(request, kind, service_of(request).limits)

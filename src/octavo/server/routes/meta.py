@@ -10,15 +10,12 @@ from starlette.responses import Response
 
 from octavo.server.http.api_errors import ApiError, is_anthropics
 from octavo.server.http.page import page
-from octavo.server.routes.answer import json_response, service_of
+from octavo.server.routes.answer import health_response, json_response, service_of
 
 
 async def health(request: Request) -> Response:
     """Whether requests can be answered. It needs no key."""
-    why = service_of(request).health()
-    if why is None:
-        return json_response({"status": "ok"})
-    return json_response(why.body(native=True), why.status, why.headers)
+    return health_response(service_of(request).health())
 
 
 async def models(request: Request) -> Response:

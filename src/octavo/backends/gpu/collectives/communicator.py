@@ -104,7 +104,7 @@ class DeviceCommunicator:
     def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
         values = (x, *terms, out)
         if not (self._inboxes and 0 < x.numel() <= MOST_VALUES and all(each.is_contiguous() for each in values)):
-            return [partial(self._sum, x, terms, out)]
+            return [partial(_sum, self, x, terms, out)]
         from octavo.backends.gpu.collectives.all_reduce_kernel import all_reduce_kernel
 
         grid = (-(-x.numel() // BLOCK),)
@@ -112,12 +112,6 @@ class DeviceCommunicator:
             all_reduce_kernel, grid, x, tuple(terms), out, self._inboxes, self._calls, x.numel(), MOST_VALUES,
             RANK=self.rank, RANKS=self.ranks, B=BLOCK,
         )]
-
-    def _sum(self, x: Any, terms: Sequence[Any], out: Any) -> None:
-        out.copy_(x)
-        self.all_reduce(out, "sum")
-        for term in terms:
-            out.add_(term)
 
     def all_reduce(self, value: Any, reduction: Reduction) -> None:
         if value.numel():
@@ -153,13 +147,7 @@ class HostStagedCommunicator:
         self._inner, self.rank, self.ranks = inner, inner.rank, inner.ranks
 
     def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
-        def call() -> None:
-            out.copy_(x)
-            self.all_reduce(out, "sum")
-            for term in terms:
-                out.add_(term)
-
-        return [call]
+        return [partial(_sum, self, x, terms, out)]
 
     def all_reduce(self, value: Any, reduction: Reduction) -> None:
         host = value.cpu()
@@ -173,3 +161,11 @@ class HostStagedCommunicator:
 
     def abort(self) -> None:
         self._inner.abort()
+
+
+def _sum(communicator: Communicator, x: Any, terms: Sequence[Any], out: Any) -> None:
+    """`out` = the sum of all ranks' x, + terms, by a collective and a kernel for each."""
+    out.copy_(x)
+    communicator.all_reduce(out, "sum")
+    for term in terms:
+        out.add_(term)

@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.ops.registry import binds
-from octavo.formats.part import size_of
+from octavo.formats.part import places, size_of
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
@@ -37,19 +37,13 @@ def _all_gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     found = c.shared("gathered", len(parts) * rows * most, x.dtype).view(len(parts), rows, most)
     sent = x.view(rows, own) if own == most else c.shared("part to gather", rows * most, x.dtype).view(rows, most)
     whole = out.view(rows, -1)
-    places = []
-    for rank, cut in enumerate(parts):
-        at = 0
-        for start, stop in cut:
-            width = (stop - start) * inner
-            places.append((whole[:, start * inner : stop * inner], found[rank, :, at : at + width]))
-            at += width
+    copies = [(whole[:, there], found[rank, :, here]) for rank, there, here in places(parts, inner)]
 
     def gather() -> None:
         if own != most:
             sent[:, :own].copy_(x.view(rows, own))
         c.communicator.all_gather(sent, found)
-        for target, source in places:
+        for target, source in copies:
             target.copy_(source)
 
     return [gather]

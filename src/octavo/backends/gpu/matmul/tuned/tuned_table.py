@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import log2
@@ -178,6 +178,12 @@ def nearest(section: Section, p: Product) -> Iterator[Choice]:
     """Choices for a product: of its own class and size, then of the nearest ones."""
     for row in _nearest_rows(section, class_of(p.layout), p.n, p.kp, p.arch):
         yield from cell_for(row, p.tokens)
+
+
+def merged(row: Sequence[tuple[int, tuple[Choice, ...]]]) -> Row:
+    """A row without cells whose choices are those of the next one."""
+    following = [*row[1:], (0, ())]
+    return tuple((most, cell) for (most, cell), (_, after) in zip(row, following, strict=True) if cell != after)
 
 
 def cell_for(row: Row, tokens: int) -> tuple[Choice, ...]:

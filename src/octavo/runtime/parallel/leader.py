@@ -12,6 +12,7 @@ import numpy as np
 
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
+from octavo.graph.collective_ops import COLLECTIVES
 from octavo.graph.executor import Executor
 from octavo.graph.node import Graph, Sizes
 from octavo.graph.plan import Fed, Plan, StepHandle, Watch
@@ -134,5 +135,5 @@ class Handles:
 
 def collectives_of(graph: Graph) -> str:
     """What ranks run together, in order: the same on all of them, or they would wait for each other forever."""
-    found = [n for n in graph.nodes if n.op.startswith("all_")]
+    found = [n for n in graph.nodes if n.op in COLLECTIVES]
     return "; ".join(f"{n.op} {n.name} {list(n.shape)}" for n in found)
