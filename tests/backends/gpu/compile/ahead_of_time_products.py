@@ -6,7 +6,8 @@ from octavo.backends.gpu.launch.arguments import ExpertIds, FusedEpilogue, Matri
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsShape
+from octavo.backends.gpu.matmul.experts import mma_kernel as experts_mma
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsMmaShape, ExpertsShape
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
 from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
@@ -80,6 +81,14 @@ PRODUCTS: Kernels = {
     "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
+    "slots": (experts_mma.slot_kernel, {"SLOTS": 8, "EXPERTS": 128, "B": 1024}, 4,
+              {"slots": "*i32", "pairs": "*i32", "tiles": "*i32"}),
+    "quantize_slots": (experts_mma.quantize_slots_kernel, {"KIND": SWIGLU, "B": 256}, 1,
+                       {"source": SOURCE, "slots": "*i32", "out": Q8, "k": "i32"}),
+    "experts_mma": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(1, 1, 4, 1, False)}, 4,
+                    {"pairs": "*i32", "tiles": "*i32"}),
+    "experts_mma_16": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(2, 2, 2, 1, False)}, 2,
+                       {"pairs": "*i32", "tiles": "*i32"}),
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096}, 16, {"tiles": "*i32"}),
     "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "B": 1024}, 4,

@@ -53,15 +53,13 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     sharing = used if x.ndim == 2 else 1
     source = Source(matrix(x.view(-1, k)), matrix(others[0].view(-1, k)) if others else None)
     rows = experts.Rows(x, source, expression_of("swiglu") if others else "values", x.numel() // k)
-    floats = isinstance(weight, FloatWeight)
-    if not c.deterministic and experts.sorts(ids.numel(), weight.experts, weight.k):
-        sorted_product = experts.float_product if floats else experts.sorted_product
-        return sorted_product(c, weight, rows, ids, out, sharing)
-    if floats:
+    if not c.deterministic and (calls := experts.product(c, weight, rows, ids, out, sharing)) is not None:
+        return calls
+    if isinstance(weight, FloatWeight):
         return _float_product_by_id(c, weight, rows, ids, out, sharing)
     kp, count = weight.kp, rows.count
     quantized = q8_1(c.shared("experts", q8_1_bytes(count, kp, count), torch.uint8), count, kp, count)
-    calls: list[Call] = []
+    calls = []
     if not c.holds("expert codes", x):
         calls.append(quantize_call(c, source, count, quantized, rows.kind, weight.k, kp))
     return [*calls, *product_by_id(c, weight, quantized, ids, out, sharing)]
