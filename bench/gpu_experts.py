@@ -3,10 +3,10 @@
     python bench/gpu_experts.py [--tokens 4 8 16 32 64 128 512 2048] [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
 
 128 experts of which each token takes 8, with the widths of Qwen3 30B A3B, and 32 of which it takes 4, with those of
-gpt-oss 20B. `rows` have products by each kernel that may be chosen for a number of tokens, with experts at random: microseconds
-of each launch (what sorts pairs, what rounds rows, the product), the product's TFLOPS, and the GB/s of reading the
-experts that have pairs once. `steps` are microseconds of a step of so many tokens of one sequence, captured, by a model
-of the former shape with 8 layers and random weights in Q4_K_M.
+gpt-oss 20B. `rows` have products by each kernel that may be chosen for a number of tokens, with experts at random:
+microseconds of each launch (what sorts pairs, what rounds rows, the product), the product's TFLOPS, and the GB/s of
+reading the experts that have pairs once. `steps` are microseconds of a step of each number of tokens of one sequence,
+captured, by a model of the former shape with 8 layers and random weights in Q4_K_M.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
+from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
@@ -23,7 +23,8 @@ from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kern
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
-SWIGLU = expression_of("swiglu")
+SWIGLU, CLAMPED = expression_of("swiglu"), expression_of("clamped_swiglu")
+GATED = SOURCE._replace(biases=Biases("*fp32", "*fp32", "*i32"), numbers=("fp32", "fp32"))
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
 PERSISTENT_X = Q8Token(*WORDS_X, None, "fp32")
@@ -85,6 +86,8 @@ PRODUCTS: Kernels = {
               {"slots": "*i32", "pairs": "*i32", "tiles": "*i32"}),
     "quantize_slots": (experts_mma.quantize_slots_kernel, {"KIND": SWIGLU, "B": 256}, 1,
                        {"source": SOURCE, "slots": "*i32", "out": Q8, "k": "i32"}),
+    "quantize_gated_slots": (experts_mma.quantize_slots_kernel, {"KIND": CLAMPED, "B": 256}, 1,
+                             {"source": GATED, "slots": "*i32", "out": Q8, "k": "i32"}),
     "experts_mma": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(1, 1, 4, 1, False)}, 4,
                     {"pairs": "*i32", "tiles": "*i32"}),
     "experts_mma_16": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(2, 2, 2, 1, False)}, 2,
