@@ -54,6 +54,14 @@ def mul_mat_id_gated(s: Sketch) -> Node:
 
 
 @graph
+def mul_mat_id_concat(s: Sketch) -> Node:
+    """A whole network of experts, the products of whose two halves are one."""
+    g, ids, x = s.builder, s.chosen("ids", s["used"], below=s["experts"]), s.given("x", s["k"])
+    gate, up = (g.mul_mat_id(s.matrix(f"w{i}", s["experts"], s["n"], s["k"], number=i), x, ids) for i in range(2))
+    return g.mul_mat_id(s.matrix("w2", s["experts"], s["k"], s["n"], number=2), g.swiglu(gate, up), ids)
+
+
+@graph
 def quantized_rms_norm(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.rms_norm(s.given("x", s["k"]), s.vector("norm", s["k"]), 1e-6))

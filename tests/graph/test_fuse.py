@@ -209,6 +209,17 @@ def test_mul_mat_id_gated() -> None:
     assert fires("mul_mat_id_gated", experts_of(x, ids)) == ["top_k", "mul_mat_id_gated"]
 
 
+def test_products_of_both_halves_are_one() -> None:
+    x, ids = given(), chosen()
+    gate, up = (apply("mul_mat_id", w(6, K, K, seed=i), x, ids) for i in range(2))
+    found = fires("mul_mat_id_gated", experts_of(apply("swiglu", gate, up), ids))
+    assert found == ["top_k", "mul_mat_id_concat", "columns", "columns", "mul_mat_id_gated"]
+    apart = apply("swiglu", gate, apply("mul_mat_id", w(6, K, K, seed=2), given("y"), ids))
+    assert "mul_mat_id_concat" not in fires("mul_mat_id_gated", experts_of(apart, ids))
+    read_twice = fires("mul_mat_id_gated", experts_of(apply("swiglu", gate, up), ids), apply("gelu_erf", up))
+    assert "mul_mat_id_concat" not in read_twice
+
+
 def biased(name: str, n: int, ids: Node) -> Node:
     return apply("add_rows", given(name, 3, n), w(6 * n, seed=n), ids)
 

@@ -162,9 +162,24 @@ def mul_mat_id_gated(graph: Graph) -> Replacements:
             biases = [half.inputs[1] for half in halves]
             halves = tuple(half.inputs[0] for half in halves)
         found[id(node)] = apply(
-            "mul_mat_id_gated", weight, *halves, ids, *biases, gating=x.op, label=node.name, **x.attrs
+            "mul_mat_id_gated", weight, *_side_by_side(halves, users), ids, *biases, gating=x.op, label=node.name,
+            **x.attrs,
         )
     return found
+
+
+def _side_by_side(halves: Sequence[Node], users: Mapping[int, Sequence[Node]]) -> Sequence[Node]:
+    """Halves of a gated linear unit as parts of one product, where they are products alike, read once."""
+    gate, up = halves
+    if any(half.op != "mul_mat_id" or len(users[id(half)]) > 1 for half in halves) or gate is up:
+        return halves
+    (weight, x, ids), (other, other_x, other_ids) = gate.inputs, up.inputs
+    if x is not other_x or ids is not other_ids or weight.op != "weight" or other.op != "weight":
+        return halves
+    if weight.tensor.format != other.tensor.format or weight.shape[0] != other.shape[0]:
+        return halves
+    both, (n, m) = apply("mul_mat_id_concat", weight, x, ids, other, label=gate.name), (weight.shape[1], other.shape[1])
+    return apply("columns", both, start=0, size=n), apply("columns", both, start=n, size=m)
 
 
 def _is_biased(node: Node, ids: Node, users: Mapping[int, Sequence[Node]]) -> bool:

@@ -30,6 +30,13 @@ def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
 
 
 @op
+def mul_mat_id_concat(weight: Node, x: Node, ids: Node, *others: Node) -> tuple[Shape, DType]:
+    """mul_mat_id of one activation with several weights [E, N_i, K], side by side: [T, k, sum N_i]."""
+    shapes = [OPS["mul_mat_id"](w, x, ids)[0] for w in (weight, *others)]
+    return (*shapes[0][:-1], sum(s[-1] for s in shapes if isinstance(s[-1], int))), "f32"
+
+
+@op
 def mul_mat_id_gated(
     weight: Node, gate: Node, up: Node, ids: Node, *biases: Node, gating: str, **numbers: Any
 ) -> tuple[Shape, DType]:

@@ -290,7 +290,7 @@ def reshape(x: AnyArray, *, shape: Shape) -> AnyArray:
 
 
 def columns(x: AnyArray, *, start: int, size: int) -> AnyArray:
-    return x[:, start : start + size]
+    return x[..., start : start + size]
 
 
 def after(x: AnyArray, event: AnyArray) -> AnyArray:
@@ -306,6 +306,10 @@ def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
     for term in terms:
         total = total + term
     return total
+
+
+def mul_mat_id_concat(weight: Weight, x: F32, ids: AnyArray, *others: Weight) -> F32:
+    return np.concatenate([mul_mat_id(w, x, ids) for w in (weight, *others)], axis=-1)
 
 
 def mul_mat_id_gated(
