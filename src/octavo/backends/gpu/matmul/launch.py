@@ -32,6 +32,9 @@ from octavo.graph.protocol import Call
 Weight = QuantWeight | FloatWeight
 TF32_MIN_ROWS = 512
 """Rows of a matrix of f32 from which on products with more than one token are of tf32 numbers."""
+SMALL_MATRIX, SMALL_MATRIX_TOKENS = 1 << 19, 16
+"""Values of a matrix of f32 (a router's) that programs of each token read from the cache sooner than the library begins
+its two launches; and tokens up to which that is so."""
 MOST_PAIRED = 2048
 """Values of a row up to which products by two matrices with different layouts are one launch; longer ones lose."""
 
@@ -218,8 +221,10 @@ def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[C
 
 def library_multiplies(c: Context, weight: object, y: torch.Tensor) -> bool:
     """Whether a product y [T, n] is left to the library: by a matrix of floats, of more than one token."""
-    many = not c.deterministic and len(y) > dispatch.FLOAT_MATVEC_MAX_TOKENS
-    return many and isinstance(weight, FloatWeight) and weight.experts == 1
+    if c.deterministic or not isinstance(weight, FloatWeight) or weight.experts > 1:
+        return False
+    small = weight.data.dtype == torch.float32 and weight.n * weight.k <= SMALL_MATRIX
+    return len(y) > (SMALL_MATRIX_TOKENS if small else dispatch.FLOAT_MATVEC_MAX_TOKENS)
 
 
 def _float_product(
