@@ -27,7 +27,8 @@ def _products() -> Iterator[OpCase]:
         yield from each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "BF16", "F32"), n=50, k=512)
     for t in (1, 2, 9, 33):
         yield from (
-            OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f)
+            OpCase(op, t, {"n": 48, "n2": 256, "k": 512}, f)
+            for op in ("mul_mat_concat", "mul_mat_concat_add")
             for f in (MIXED, ("Q4_K", "Q4_K", "Q6_K"), ("Q8_0",), ("BF16",), FLOATS)
         )
 

@@ -43,6 +43,17 @@ def mul_mat_concat(s: Sketch) -> Node:
 
 
 @graph
+def mul_mat_concat_add(s: Sketch) -> Node:
+    """Three products of x with biases, of which views are read apart."""
+    x, g = s.given("x", s["k"]), s.builder
+    a, b, c = (
+        g.add(g.mul_mat(s.matrix(f"w{i}", s[n], s["k"], number=i), x), s.vector(f"b{i}", s[n]))
+        for i, n in enumerate(("n", "n2", "n"))
+    )
+    return g.add(g.mul(a, c), g.mul_mat(s.matrix("w3", s["n"], s["n2"]), b))
+
+
+@graph
 def mul_mat_id_gated(s: Sketch) -> Node:
     """Of SwiGLU; with `biased`, of a clamped one of values with biases."""
     g, ids, sizes = s.builder, s.chosen("ids", s["used"], below=s["experts"]), (s["used"], s["k"])

@@ -21,6 +21,17 @@ def mul_mat_concat(x: Node, *weights: Node) -> tuple[Shape, DType]:
 
 
 @op
+def mul_mat_concat_add(x: Node, *weights_and_biases: Node) -> tuple[Shape, DType]:
+    """mul_mat_concat(x, *weights) with a bias [N_i] added to each part: weights first, then as many biases."""
+    count = len(weights_and_biases) // 2
+    weights, biases = weights_and_biases[:count], weights_and_biases[count:]
+    shape, dtype = OPS["mul_mat_concat"](x, *weights)
+    fits = [w.shape[:1] for w in weights] == [b.shape for b in biases]
+    require(fits, "mul_mat_concat_add", "biases are a row of each product", x, *weights_and_biases)
+    return shape, dtype
+
+
+@op
 def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
     """mul_mat(weight, x) + a bias [N] and/or a residual [T, N], added in the order given."""
     shape, dtype = OPS["mul_mat"](weight, x)

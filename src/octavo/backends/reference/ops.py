@@ -301,6 +301,11 @@ def mul_mat_concat(x: F32, *weights: Weight) -> F32:
     return np.concatenate([mul_mat(w, x) for w in weights], axis=1)
 
 
+def mul_mat_concat_add(x: F32, *weights_and_biases: Any) -> F32:
+    count = len(weights_and_biases) // 2
+    return mul_mat_concat(x, *weights_and_biases[:count]) + np.concatenate(weights_and_biases[count:])
+
+
 def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
     total = mul_mat(weight, x)
     for term in terms:

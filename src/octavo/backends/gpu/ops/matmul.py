@@ -46,6 +46,15 @@ def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     ]
 
 
+@binds("mul_mat_concat_add")
+def _mul_mat_concat_add(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, *more = inputs
+    weights, biases = c.joined(more[: len(more) // 2]), c.joined_rows(more[len(more) // 2 :])
+    sizes = [w.n for w in weights]
+    parts = zip(weights, out.split(sizes, 1), torch.split(biases, sizes), strict=True)  # type: ignore[no-untyped-call]
+    return [call for weight, y, bias in parts for call in _product(c, weight, x, y, (bias,))]
+
+
 @binds("mul_mat_id", "mul_mat_id_concat")
 def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     weight, x, ids, *others = inputs
