@@ -51,7 +51,7 @@ def _mul_mat_concat_add(c: Context, node: Node, inputs: Sequence[Any], out: Any)
     x, *more = inputs
     weights, biases = c.joined(more[: len(more) // 2]), c.joined_rows(more[len(more) // 2 :])
     sizes = [w.n for w in weights]
-    parts = zip(weights, out.split(sizes, 1), torch.split(biases, sizes), strict=True)  # type: ignore[no-untyped-call]
+    parts = zip(weights, out.split(sizes, 1), torch.split(biases, sizes), strict=True)
     return [call for weight, y, bias in parts for call in _product(c, weight, x, y, (bias,))]
 
 
