@@ -101,18 +101,16 @@ def test_products_of_one_plan_sort_once(tokens: int, n_experts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "n_experts", "kp", "wanted"),
-    [(8, 128, 2048, False), (64, 128, 2048, False), (256, 128, 2048, True), (8, 8, 4096, False), (16, 8, 4096, True),
-     (8, 128, 768, False), (16, 128, 768, True)],
+    ("pairs", "n_experts", "wanted"), [(8, 128, False), (64, 128, False), (256, 128, True), (8, 8, False), (16, 8, True)]
 )
-def test_when_sorting_pays(pairs: int, n_experts: int, kp: int, wanted: bool) -> None:
-    assert experts.sorts(pairs, n_experts, kp) == wanted
+def test_when_sorting_pays(pairs: int, n_experts: int, wanted: bool) -> None:
+    assert experts.sorts(pairs, n_experts) == wanted
 
 
 def test_fewer_reads_pay_where_a_product_of_few_pairs_is_no_dearer() -> None:
-    assert not experts.sorts(64, 128, 2048)
-    assert experts.sorts(64, 128, 2048, experts.MOST_MMA_READS)
-    assert not experts.sorts(16, 128, 2048, experts.MOST_MMA_READS)
+    assert not experts.sorts(32, 32)
+    assert experts.sorts(32, 32, experts.MOST_READS_BY_TENSOR_CORES)
+    assert not experts.sorts(64, 128, experts.MOST_READS_BY_TENSOR_CORES)
 
 
 def test_scales_and_sorted_rows_are_announced() -> None:
