@@ -159,7 +159,9 @@ def _kernels(file: GGUFFile, ctx: int | None, kv: CacheType) -> list[dict[str, A
     ]
 
 
-def _graph(file: GGUFFile, device: str, ctx: int | None, kv: CacheType, ranks: int, pipeline: int, as_json: bool) -> Any:
+def _graph(
+    file: GGUFFile, device: str, ctx: int | None, kv: CacheType, ranks: int, pipeline: int, as_json: bool
+) -> Any:
     """The graph; of several ranks that of rank 0."""
     from octavo.cli.inspect.facts import engine
     from octavo.graph.show import rows, text

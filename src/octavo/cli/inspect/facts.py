@@ -104,8 +104,8 @@ def engine(
 
 
 def stages(made: Engine) -> list[dict[str, Any]]:
-    """What each stage of a pipeline has: its device, its first and last layer, and bytes; of several ranks, rank 0's."""
-    from octavo.graph.node import leaf_bytes, lasting
+    """What each stage of a pipeline has: its device, first and last layer, and bytes; of several ranks, rank 0's."""
+    from octavo.graph.node import lasting, leaf_bytes
     from octavo.graph.show import name_of
 
     found, first = [], made.model.hparams.n_layer - sum(made.stages)

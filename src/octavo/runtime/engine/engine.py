@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
@@ -428,13 +429,25 @@ class Engine:
             raise UsageError("the prompt has no tokens")
         start = len(sequence)
         size = self.config.n_batch
+        launched = deque[StepHandle]()
         for i in range(0, len(tokens), size):
-            chunk = tokens[i : i + size]
-            logits = self.step([Feed(sequence, chunk, outputs=int(i + size >= len(tokens)))])
+            feed = Feed(sequence, tokens[i : i + size], outputs=int(i + size >= len(tokens)))
+            if feed.outputs:
+                logits = self.step([feed])
+            else:
+                launched.append(self.thread.run(partial(self._launch_part, feed)))
+            if len(launched) > len(self.stages):
+                launched.popleft().read()
             if progress is not None:
                 progress(len(sequence) - start)
         row: F32 = logits[-1]
         return row
+
+    def _launch_part(self, feed: Feed) -> StepHandle:
+        """Launch a step of a prompt of which nothing is read, so that the next one may be launched at once."""
+        self._check([feed])
+        with self.appending([feed]):
+            return self.launch([feed], (LOGITS,), check=False)
 
     def logits(self, tokens: Seq[int]) -> F32:
         """Logits [n, n_vocab] after each of `tokens`, in a sequence of their own."""
