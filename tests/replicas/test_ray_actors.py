@@ -6,46 +6,22 @@ import asyncio
 import importlib.util
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from octavo.bench.serving.http import Address
-from octavo.errors import BackendError, UsageError
+from octavo.errors import UsageError
 from octavo.replicas import relay
-from octavo.replicas.ray_actors import LOCAL, RayLauncher, RayReplica
+from octavo.replicas.ray_actors import RayLauncher, RayReplica
+from octavo.server.engine.ray_cluster import LOCAL
 from tests.replicas.live_front import ENGINE, OPTIONS, fronting
 from tests.replicas.requests import answer, chance_and_time, requests
 from tests.server.scripted_engine import until
 
 
-def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"ray is not installed \(pip install '\.\[ray\]'"):
-        RayLauncher(2, ENGINE, OPTIONS, 600.0, LOCAL)
-
-
-def test_a_cluster_that_can_not_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(**options: Any) -> None:
-        raise ConnectionError(f"nobody listens at {options['address']}\nmore of it")
-
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
-    monkeypatch.setattr("octavo.replicas.ray_actors.require_listener", lambda address: None)
-    with pytest.raises(BackendError, match=r"Ray can't be reached at 10.0.0.1:6379: nobody listens at 10.0.0.1:6379$"):
-        RayLauncher(2, ENGINE, OPTIONS, 600.0, "10.0.0.1:6379")
-    with pytest.raises(BackendError, match=r"no Ray runs on this machine: start one with `ray start --head`, or use "):
-        RayLauncher(2, ENGINE, OPTIONS, 600.0, "auto")
-
-
-def test_where_nobody_listens_ray_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would try for minutes."""
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
-    with pytest.raises(BackendError, match=r"Ray can't be reached at 127.0.0.1:1: .*Connection refused"):
-        RayLauncher(2, ENGINE, OPTIONS, 600.0, "127.0.0.1:1")
-
-
 def test_replicas_of_this_machine_listen_here_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = SimpleNamespace(init=lambda **options: None, cluster_resources=lambda: {"CPU": 2.0})
+    nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}]
+    ray = SimpleNamespace(init=lambda **options: None, nodes=lambda: nodes)
     monkeypatch.setitem(sys.modules, "ray", ray)
     assert RayLauncher(2, ENGINE, OPTIONS, 600.0, LOCAL)._setup.host == "127.0.0.1"
     assert RayLauncher(2, ENGINE, OPTIONS, 600.0, "auto")._setup.host == "", "the node's"
@@ -56,7 +32,7 @@ def test_replicas_of_this_machine_listen_here_only(monkeypatch: pytest.MonkeyPat
 @pytest.mark.filterwarnings("ignore")  # of Ray itself
 def test_actors_serve_and_others_go_on_where_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "chance_and_time", chance_and_time)
-    monkeypatch.setattr("octavo.replicas.ray_actors.cores", lambda: 2)
+    monkeypatch.setattr("octavo.server.engine.ray_cluster.cores", lambda: 2)
     with pytest.raises(UsageError, match=r"--replicas is 3 \(allowed: up to 2, as the Ray cluster has 2 CPUs\)"):
         RayLauncher(3, ENGINE, OPTIONS, 600.0, LOCAL)
     asked = requests(22, 120)

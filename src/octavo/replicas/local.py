@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from octavo.backends.cores import cores
-from octavo.errors import UsageError
+from octavo.errors import UsageError, end_of_process
 from octavo.replicas.replica import Refused, Served, Setup, from_replica, start
 from octavo.server.engine.channel import LENGTH, ChannelError, length_of
 from octavo.server.engine.launch import GONE_S
@@ -48,9 +48,7 @@ class LocalProcess:
     async def ended(self) -> str:
         while (status := self.process.poll()) is None:
             await asyncio.sleep(0.02)
-        if status < 0:
-            return f"its process was killed by {_signal_name(-status)}"
-        return f"its process ended with status {status}"
+        return f"its process {end_of_process(status)}"
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -61,13 +59,6 @@ class LocalProcess:
         with suppress(TimeoutError):
             async with asyncio.timeout(GONE_S):
                 await self.ended()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # one of the numbers for real-time use
-        return f"signal {number}"
 
 
 async def _never() -> Served:

@@ -349,7 +349,8 @@ def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions
     n, options = given.replicas, replace(options, secret=secrets.token_hex(16))
     launcher: Launcher
     if given.ray_address is not None:
-        from octavo.replicas.ray_actors import LOCAL, RayLauncher
+        from octavo.replicas.ray_actors import RayLauncher
+        from octavo.server.engine.ray_cluster import LOCAL
 
         launcher = RayLauncher(n, engine, options, step_timeout, given.ray_address)
         if given.ray_address != LOCAL:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 from weakref import finalize
 
 from octavo.backends.cores import cores
-from octavo.errors import RankError, UsageError
+from octavo.errors import RankError, UsageError, end_of_process
 from octavo.formats.spec import AnyArray
 from octavo.graph.communicator import Reduction
 from octavo.graph.node import Attention
@@ -324,12 +323,7 @@ def _end_of(rank: _Rank, ranks: int) -> str:
     status, name = rank.process.returncode, f"rank {rank.number} of {ranks} (process {rank.process.pid})"
     if rank.words:
         return f"{name} failed: {rank.words}"
-    if status is None:
-        return f"{name} closed its pipe"
-    if status < 0:
-        with suppress(ValueError):
-            return f"{name} was killed by {signal.Signals(-status).name}"
-    return f"{name} ended with status {status}"
+    return f"{name} {'closed its pipe' if status is None else end_of_process(status)}"
 
 
 def _end(shared: _Shared) -> None:

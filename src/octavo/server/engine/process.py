@@ -12,6 +12,7 @@ from time import monotonic
 
 import msgspec
 
+from octavo.errors import end_of_process
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.client import EngineClient, EngineFailedError, EngineStream
 from octavo.server.engine.engine_protocol import Add, Broken, Ping, Pong, StepOutputs, ToEngine, encode, to_front
@@ -134,7 +135,7 @@ class ProcessClient(EngineClient):
                 self.deliver(message)
         except (OSError, EOFError, ChannelError, msgspec.MsgspecError) as error:
             status = await _status(process, STATUS_S)
-            return f"its process ended with status {status}" if status is not None else str(error)
+            return f"its process {end_of_process(status)}" if status is not None else str(error)
 
     async def _look(self, launched: Launched) -> str:
         """Ask an engine for signs of life, and kill it where there are none: what it did not do."""
