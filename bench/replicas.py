@@ -169,7 +169,7 @@ class OneThread:
 
     async def start(self, number: int) -> LocalProcess:
         engine = EngineOptions("demo", device="cpu", threads=1, kv_memory=256 << 20)
-        return LocalProcess(*start(Setup(number, engine, ServerOptions(name="demo", secret=SECRET), 600.0)))
+        return LocalProcess(*start(Setup(number, engine, ServerOptions(name="demo", secret=SECRET))))
 
     async def close(self) -> None:
         pass

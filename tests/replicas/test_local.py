@@ -33,7 +33,7 @@ SERVER = ServerOptions(name="demo")
 
 
 def setups(n: int, **engine: object) -> list[tuple[int | None, int, dict[str, str]]]:
-    launcher = LocalLauncher(n, EngineOptions("demo", **engine), SERVER, 600.0)  # type: ignore[arg-type]
+    launcher = LocalLauncher(n, EngineOptions("demo", **engine), SERVER)  # type: ignore[arg-type]
     found = [launcher.setup(i) for i in range(n)]
     assert [one.number for one in found] == [*range(n)]
     return [(one.engine.threads, one.engine.servers, one.environment) for one in found]

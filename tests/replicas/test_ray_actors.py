@@ -23,8 +23,8 @@ def test_replicas_of_this_machine_listen_here_only(monkeypatch: pytest.MonkeyPat
     nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}]
     ray = SimpleNamespace(init=lambda **options: None, nodes=lambda: nodes)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    assert RayLauncher(2, ENGINE, OPTIONS, 600.0, LOCAL)._setup.host == "127.0.0.1"
-    assert RayLauncher(2, ENGINE, OPTIONS, 600.0, "auto")._setup.host == "", "the node's"
+    assert RayLauncher(2, ENGINE, OPTIONS, LOCAL)._setup.host == "127.0.0.1"
+    assert RayLauncher(2, ENGINE, OPTIONS, "auto")._setup.host == "", "the node's"
 
 
 @pytest.mark.slow
@@ -34,9 +34,9 @@ def test_actors_serve_and_others_go_on_where_one_ends(monkeypatch: pytest.Monkey
     monkeypatch.setattr(relay, "chance_and_time", chance_and_time)
     monkeypatch.setattr("octavo.server.engine.ray_cluster.cores", lambda: 2)
     with pytest.raises(UsageError, match=r"--replicas is 3 \(allowed: up to 2, as the Ray cluster has 2 CPUs\)"):
-        RayLauncher(3, ENGINE, OPTIONS, 600.0, LOCAL)
+        RayLauncher(3, ENGINE, OPTIONS, LOCAL)
     asked = requests(22, 120)
-    with fronting(RayLauncher(2, ENGINE, OPTIONS, 600.0, LOCAL), 2) as (server, front):
+    with fronting(RayLauncher(2, ENGINE, OPTIONS, LOCAL), 2) as (server, front):
         to = Address("127.0.0.1", server.port)
 
         async def all_of(kills: bool) -> list[tuple[int, bytes]]:

@@ -26,8 +26,8 @@ LIVES = 1000
 class ReplicaActor:
     """What runs where a replica is. Errors are values: not all of ours can be pickled with their arguments."""
 
-    def __init__(self, engine: EngineOptions, server: ServerOptions, step_timeout: float) -> None:
-        self._replica = LocalReplica(engine, server, step_timeout)
+    def __init__(self, engine: EngineOptions, server: ServerOptions) -> None:
+        self._replica = LocalReplica(engine, server)
         self._started: asyncio.Future[None] | None = None
 
     async def start(self) -> str | None:
@@ -99,7 +99,7 @@ class RayReplica:
 
 @contextmanager
 def ray_replicas(
-    address: str | None, n: int | None, engine: EngineOptions, server: ServerOptions, step_timeout: float
+    address: str | None, n: int | None, engine: EngineOptions, server: ServerOptions
 ) -> Iterator[list[RayReplica]]:
     """Replicas of a model in the cluster at `address`, or on this machine for None; they are gone after the block.
 
@@ -111,7 +111,7 @@ def ray_replicas(
         room = LocalReplica(engine, server).room
         yield [
             RayReplica(cluster.ray, cluster.start(
-                ReplicaActor, cluster.engine, server, step_timeout, max_concurrency=2 * room, max_restarts=LIVES
+                ReplicaActor, cluster.engine, server, max_concurrency=2 * room, max_restarts=LIVES
             ), room)
             for _ in range(cluster.n)
         ]

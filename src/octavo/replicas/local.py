@@ -73,10 +73,10 @@ class LocalLauncher:
     where there is none.
     """
 
-    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, step_timeout: float) -> None:
+    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions) -> None:
         if os.name == "nt":
             raise UsageError("--replicas needs Linux or macOS: Windows hands no sockets to other processes")
-        self._engine, self._server, self._step_timeout = engine, server, step_timeout
+        self._engine, self._server = engine, server
         if engine.device not in ("auto", "cpu", "reference"):
             _require_gpu()
         found, each = [] if engine.device in ("cpu", "reference") else cards(), engine.tensor_parallel
@@ -95,7 +95,7 @@ class LocalLauncher:
         """What a replica is to serve."""
         environment = {VISIBLE: self._cards[number]} if self._cards else {}
         level = logging.getLogger("octavo").getEffectiveLevel()
-        return Setup(number, self._engine, self._server, self._step_timeout, level=level, environment=environment)
+        return Setup(number, self._engine, self._server, level=level, environment=environment)
 
     async def start(self, number: int) -> LocalProcess:
         return LocalProcess(*start(self.setup(number)))

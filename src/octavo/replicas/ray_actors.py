@@ -67,11 +67,11 @@ class RayReplica:
 class RayLauncher:
     """Starts replicas in a cluster. Raises as `RayCluster`."""
 
-    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, step_timeout: float, address: str) -> None:
+    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, address: str) -> None:
         self._cluster = RayCluster(address, n, engine)
         level = logging.getLogger("octavo").getEffectiveLevel()
         host = "127.0.0.1" if address == LOCAL else ""
-        self._setup = Setup(0, self._cluster.engine, server, step_timeout, host, level)
+        self._setup = Setup(0, self._cluster.engine, server, host, level)
 
     async def start(self, number: int) -> RayReplica:
         setup = encode(msgspec.structs.replace(self._setup, number=number))

@@ -40,7 +40,6 @@ class Setup(msgspec.Struct):
     number: int
     engine: EngineOptions
     server: ServerOptions
-    step_timeout: float
     host: str = "127.0.0.1"
     level: int = logging.WARNING
     environment: dict[str, str] = {}
@@ -100,7 +99,7 @@ def serve_replica(channel: Channel, setup: Setup) -> None:
             channel.send(encode(Served(setup.host, port, service.limits.body, service.limits.values, os.getpid())))
 
         with open_model_file(resolve(setup.engine.path)) as file:
-            client = ProcessClient(setup.engine, launched, step_timeout=setup.step_timeout)
+            client = ProcessClient(setup.engine, launched)
             run(serve(client, file, options, sock, told))
 
 

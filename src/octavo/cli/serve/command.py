@@ -202,11 +202,10 @@ def serve(
             ),
             _server_options(path, access, defaults, limits, lora),
         )
-        step_timeout = limits.step_timeout or float("inf")
         if launched is not None:
-            _run(launched, engine, options, step_timeout)
+            _run(launched, engine, options)
         else:
-            _run_replicas(replicas, engine, options, step_timeout)
+            _run_replicas(replicas, engine, options)
 
 
 def require_packages(what: str) -> None:
@@ -230,7 +229,7 @@ def engine_options(
         gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=itl_target,
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
-        lora=lora, tensor_parallel=where.tensor_parallel,
+        lora=lora, tensor_parallel=where.tensor_parallel, step_timeout=limits.step_timeout,
     )
 
 
@@ -311,7 +310,7 @@ def _keys(access: Access) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step_timeout: float) -> None:
+def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
     from contextlib import closing
 
     from octavo.huggingface import open_model_file
@@ -331,12 +330,12 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
                 "%s has no chat template: messages are written as ChatML, and replies end after %d tokens "
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
             )
-        client = ProcessClient(engine, launched, step_timeout=step_timeout)
+        client = ProcessClient(engine, launched)
         run(serve(client, file, options, sock, lambda service: _tell(options, sock, engine.kv_events)))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
 
 
-def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions, step_timeout: float) -> None:
+def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions) -> None:
     import secrets
     from contextlib import closing
     from dataclasses import replace
@@ -352,14 +351,14 @@ def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions
         from octavo.replicas.ray_actors import RayLauncher
         from octavo.server.engine.ray_cluster import LOCAL
 
-        launcher = RayLauncher(n, engine, options, step_timeout, given.ray_address)
+        launcher = RayLauncher(n, engine, options, given.ray_address)
         if given.ray_address != LOCAL:
             logging.getLogger("octavo").warning(
                 "replicas listen on their nodes' addresses: they answer this front only, but what is sent between "
                 "them is not encrypted, so use a network that is trusted"
             )
     else:
-        launcher = LocalLauncher(n, engine, options, step_timeout)
+        launcher = LocalLauncher(n, engine, options)
     _warn(options)
     with closing(bind(options.host, options.port)) as sock:
         run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock, by=f" by {n} replicas")))

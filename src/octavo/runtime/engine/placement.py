@@ -41,6 +41,7 @@ def backends_for(
     deterministic: bool = False,
     attention: Attention = "exact",
     tensor_parallel: int = 1,
+    step_timeout: float = 600.0,
     communicator: Communicator | None = None,
 ) -> tuple[list[Backend], GpuLayers]:
     """The backends for a device, and how many layers the first is to have.
@@ -60,7 +61,8 @@ def backends_for(
 
         threads = max(1, (cores() if threads is None else threads_of(threads)) // tensor_parallel)
         group = RankGroup(
-            tensor_parallel, device=concrete(device), threads=threads, deterministic=deterministic, attention=attention
+            tensor_parallel, device=concrete(device), threads=threads, deterministic=deterministic, attention=attention,
+            step_timeout=step_timeout,
         )
         communicator = group.communicator
     if communicator is not None:

@@ -24,6 +24,7 @@ from octavo.graph.communicator import Reduction
 from octavo.graph.node import Attention
 from octavo.graph.protocol import Call
 from octavo.runtime.parallel.messages import Failed, FromRank, Here, Load, Ready, RowPart, ToRank, encode, from_rank
+from octavo.runtime.parallel.step_limit import LOOK_S, StepLimit, is_stopped
 
 log = logging.getLogger("octavo")
 
@@ -84,6 +85,7 @@ class _Rank:
 class _Shared:
     """What the thread that watches has in common with the group, to which it does not refer."""
 
+    limit: StepLimit
     ranks: list[_Rank] = field(default_factory=list)
     changed: Condition = field(default_factory=Condition)
     failure: str = ""
@@ -116,12 +118,14 @@ class RankGroup:
 
     def __init__(
         self, ranks: int, *, device: str, threads: int | None, deterministic: bool = False,
-        attention: Attention = "exact",
+        attention: Attention = "exact", step_timeout: float = 600.0,
     ) -> None:
+        """`step_timeout`: seconds for a step, and for others to load what rank 0 has loaded; 0: no limit."""
         self.communicator = GroupCommunicator(self, ranks)
         self.device, self.threads = device, threads
         self._deterministic, self._attention = deterministic, attention
-        self._shared, self._lock, self._acting = _Shared(), RLock(), 0
+        self._shared, self._lock, self._acting = _Shared(StepLimit(step_timeout)), RLock(), 0
+        self.waits = self._shared.limit.counted
         self._ended = finalize(self, _end, self._shared)
 
     def start(self, path: str, lora: tuple[tuple[str, float], ...], config: dict[str, Any]) -> None:
@@ -167,7 +171,7 @@ class RankGroup:
     def wait_until_ready(self, collectives: str) -> None:
         """Wait until the others have loaded their parts. Raises RankError where one ends, or would not act as one."""
         shared = self._shared
-        with shared.changed:
+        with self.waits(), shared.changed:
             while not shared.failure and not (
                 self.communicator.inner is not None and all(one.ready is not None for one in shared.ranks)
             ):
@@ -200,7 +204,7 @@ class RankGroup:
         Where it fails here they wait for what never comes: then the group ends.
         """
         self.require()  # before the lock, which another thread may have had when this process was forked
-        with self._lock:
+        with self._lock, self.waits():
             self.require()
             data = encode(message)
             for one in self._shared.ranks:
@@ -293,7 +297,11 @@ def _watch(shared: _Shared) -> None:
     """Take what ranks say, and see whether one ends, until all have."""
     open_pipes = {one.pipe: one for one in shared.ranks}
     while open_pipes and not shared.closing:
-        for pipe in wait(list(open_pipes)):
+        if shared.limit.exceeded() and not shared.failure:
+            shared.fail(_stuck(shared))
+            for one in shared.ranks:  # rank 0 waits for them, and does not close the group
+                one.process.kill()
+        for pipe in wait(list(open_pipes), LOOK_S):
             assert isinstance(pipe, Connection)
             rank = open_pipes[pipe]
             try:
@@ -324,6 +332,15 @@ def _end_of(rank: _Rank, ranks: int) -> str:
     if rank.words:
         return f"{name} failed: {rank.words}"
     return f"{name} {'closed its pipe' if status is None else end_of_process(status)}"
+
+
+def _stuck(shared: _Shared) -> str:
+    """Which of the others keeps a step from its end, as far as the system tells."""
+    ranks = len(shared.ranks) + 1
+    stopped = [f"rank {one.number} of {ranks} (process {one.process.pid}) is stopped"
+               for one in shared.ranks if is_stopped(one.process.pid)]
+    return f"{', '.join(stopped) or f'one of the {ranks} ranks is stuck'}: no step has ended for " \
+           f"{shared.limit.seconds:g} s"
 
 
 def _end(shared: _Shared) -> None:

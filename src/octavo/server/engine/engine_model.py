@@ -25,6 +25,7 @@ def load_model(options: EngineOptions) -> Model:
     backends, layers = backends_for(
         options.device, options.threads, wanted,  # type: ignore[arg-type]
         deterministic=options.deterministic, attention=options.attention, tensor_parallel=options.tensor_parallel,
+        step_timeout=options.step_timeout,
     )
     file = open_model_file(resolve(options.path))
     spec = read_model(file)

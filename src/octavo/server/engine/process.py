@@ -49,12 +49,10 @@ class ProcessClient(EngineClient):
     its engine well.
     """
 
-    def __init__(
-        self, options: EngineOptions, launched: Launched | None = None, *, step_timeout: float = 600.0
-    ) -> None:
-        """`launched`: a process that waits for its options already. `step_timeout`: seconds of a step, or of a load."""
+    def __init__(self, options: EngineOptions, launched: Launched | None = None) -> None:
+        """`launched`: a process that waits for its options already."""
         super().__init__()
-        self.options, self.step_timeout = options, step_timeout
+        self.options, self.step_timeout = options, options.step_timeout or float("inf")
         self._launched = launched
         self._writer: asyncio.StreamWriter | None = None
         self._watching: asyncio.Task[None] | None = None
