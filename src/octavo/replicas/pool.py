@@ -122,8 +122,13 @@ class Pool:
         """Those that take requests."""
         return [one for one in self.replicas if one.state == "up"]
 
-    async def choose(self, blocks: Sequence[int], tried: Collection[Replica], seconds: float) -> Replica | None:
-        """A replica for a request, not one that was tried; None where there is none within some seconds."""
+    async def choose(
+        self, blocks: Sequence[int], tried: Collection[Replica], seconds: float, wanted: int | None = None
+    ) -> Replica | None:
+        """A replica for a request, not one that was tried, the `wanted` one if it takes requests.
+
+        None where there is none within some seconds.
+        """
         end = monotonic() + seconds
         while not (able := [one for one in self.up if one not in tried]):
             if (left := end - monotonic()) <= 0 or self.up or self.ending:
@@ -133,7 +138,7 @@ class Pool:
                     await self._change()
             except TimeoutError:
                 return None
-        return self.replicas[self.router.choose(blocks, {one.number: one.load for one in able})]
+        return self.replicas[self.router.choose(blocks, {one.number: one.load for one in able}, wanted)]
 
     @property
     def rolling(self) -> bool:

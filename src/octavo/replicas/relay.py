@@ -49,11 +49,15 @@ class Relay:
     """A request, and what its client has of the response.
 
     blocks  of its prompt, see `blocks_of`
+    wanted  the replica that the client has chosen; None for any
     moved   times that another replica went on with it
     """
 
-    def __init__(self, pool: Pool, scope: Scope, body: bytes | bytearray, blocks: Sequence[int], ping_s: float) -> None:
-        self.pool, self.scope, self.body, self.blocks = pool, scope, body, blocks
+    def __init__(
+        self, pool: Pool, scope: Scope, body: bytes | bytearray, blocks: Sequence[int], ping_s: float,
+        wanted: int | None = None,
+    ) -> None:
+        self.pool, self.scope, self.body, self.blocks, self.wanted = pool, scope, body, blocks, wanted
         self.moved = 0
         self._ping_s = ping_s
         self._chance, self._created = chance_and_time(scope)
@@ -91,7 +95,7 @@ class Relay:
         tried, refusal = set[Replica](), list[Head | bytes]()
         while not self._complete:
             waited = time.monotonic() - began
-            replica = await self.pool.choose(self.blocks, tried, min(WAIT_S - waited, self._ping_s))
+            replica = await self.pool.choose(self.blocks, tried, min(WAIT_S - waited, self._ping_s), self.wanted)
             if replica is not None:
                 tried.add(replica)
                 refused = list[Head | bytes]()

@@ -148,8 +148,11 @@ class Routers:
         str, router_option("--kv-events-topic", metavar="TEXT", help="The topic of KV events, e.g. kv@POD@MODEL.")
     ] = ""
 
-    def options(self) -> KVEvents | None:
-        """Raises UsageError for what is not an address, OctavoError without pyzmq."""
+    def options(self, servers: int = 1) -> KVEvents | None:
+        """Those of the first of `servers`, see `KVEvents.of_rank`.
+
+        Raises UsageError for what is not an address, or not as many, OctavoError without pyzmq.
+        """
         from importlib.util import find_spec
 
         from octavo.server.kv_events.address import require_free, require_host
@@ -168,10 +171,27 @@ class Routers:
             raise UsageError(f"--kv-events and --kv-events-replay are both {self.replay} (allowed: two addresses)")
         if find_spec("zmq") is None:
             raise OctavoError(f"--kv-events needs pyzmq: zmq is not installed ({INSTALL_EVENTS})")
+        self._require_ports(servers)
         require_host(self.kv_events)
-        for address in filter(None, (self.kv_events, self.replay)):
-            require_free(address)
-        return KVEvents(self.kv_events, self.replay, self.topic)
+        events = KVEvents(self.kv_events, self.replay, self.topic)
+        for one in map(events.of_rank, range(servers)):
+            for address in filter(None, (one.endpoint, one.replay)):
+                require_free(address)
+        return events
+
+    def _require_ports(self, servers: int) -> None:
+        """Raise UsageError where the ports of several servers, one after the other, are too many, or meet."""
+        from octavo.server.kv_events.address import binds
+
+        given = {"--kv-events": self.kv_events or "", "--kv-events-replay": self.replay or ""}
+        first = {option: int(text.rpartition(":")[2]) for option, text in given.items() if text.startswith("tcp:")}
+        each = f"--replicas is {servers}, and each publishes at ports of its own, from those given on"
+        for option, port in first.items():
+            if port + servers > 1 << 16:
+                raise UsageError(f"{option} is {given[option]}: {each} (allowed: up to {(1 << 16) - servers})")
+        if len(first) == 2 and binds(given["--kv-events"]) and abs(int.__sub__(*first.values())) < servers:
+            raise UsageError(f"--kv-events is {self.kv_events}, --kv-events-replay is {self.replay}: {each} (allowed: "
+                             f"ports that are {servers} or more apart)")
 
 
 def serve(
@@ -188,9 +208,6 @@ def serve(
 
     if replicas.ray_address is not None and replicas.replicas is None:
         raise UsageError("--ray-address needs --replicas")
-    if routers.kv_events is not None and replicas.replicas is not None:
-        raise UsageError("--kv-events does not go together with --replicas: it is for routers in front of single "
-                         "servers, and replicas have a front that routes (leave one of the two out)")
     launched = launch() if replicas.replicas is None else None
     with closing(launched) if launched is not None else nullcontext():
         path = local(model, offline)
@@ -198,7 +215,7 @@ def serve(
         engine, options = (
             replace(
                 engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
-                kv_events=routers.options(),
+                kv_events=routers.options(replicas.replicas or 1),
             ),
             _server_options(path, access, defaults, limits, lora),
         )
@@ -361,22 +378,23 @@ def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions
         launcher = LocalLauncher(n, engine, options)
     _warn(options)
     with closing(bind(options.host, options.port)) as sock:
-        run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock, by=f" by {n} replicas")))
+        run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock, engine.kv_events, n)))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
 
 
-def _tell(options: ServerOptions, sock: socket.socket, events: KVEvents | None = None, by: str = "") -> None:
+def _tell(options: ServerOptions, sock: socket.socket, events: KVEvents | None = None, replicas: int = 0) -> None:
     """Say that the model is loaded, where it is served, and where KV events go."""
     from octavo.server.kv_events.address import binds
 
     shown = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "http" if options.certificate is None else "https"
-    url = f"{scheme}://{shown}:{sock.getsockname()[1]}"
+    url, by = f"{scheme}://{shown}:{sock.getsockname()[1]}", f" by {replicas} replicas" if replicas else ""
     print(f"octavo: {options.name} is served at {url}{by}", file=sys.stderr, flush=True)
-    if events is not None:
-        how = "published at" if binds(events.endpoint) else "sent to"
-        again = "" if events.replay is None else f", and again on request at {events.replay}"
-        print(f"octavo: KV events are {how} {events.endpoint}{again}", file=sys.stderr, flush=True)
+    for one in () if events is None else map(events.of_rank, range(replicas or 1)):
+        how = "published at" if binds(one.endpoint) else "sent to"
+        again = "" if one.replay is None else f", and again on request at {one.replay}"
+        whose = f" of replica {one.rank}" if replicas else ""
+        print(f"octavo: KV events{whose} are {how} {one.endpoint}{again}", file=sys.stderr, flush=True)
 
 
 def _warn(options: ServerOptions) -> None:
