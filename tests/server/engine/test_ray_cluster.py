@@ -20,7 +20,7 @@ Nodes = list[tuple[int, int]]
 
 
 def ray_of(nodes: Nodes) -> SimpleNamespace:
-    """A Ray whose nodes have so many CPUs and GPUs each, beside one that has ended."""
+    """A Ray of nodes with these CPUs and GPUs, beside one that has ended."""
     alive = [{"Alive": True, "Resources": {"CPU": float(cpus), "GPU": float(gpus)}} for cpus, gpus in nodes]
     gone = {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}
     found = SimpleNamespace(open=True, nodes=lambda: [*alive, gone], init=lambda **options: None)
