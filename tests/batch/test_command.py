@@ -211,6 +211,9 @@ def test_a_batch_that_never_ran_leaves_no_files(octavo: Run, tmp_path: Path) -> 
     source = write_lines(tmp_path / "in.jsonl", ["What is 3 plus 4?", 7])
     assert "-c is 99999999" in octavo("batch", "demo", source, str(tmp_path / "out.jsonl"), "-c", "99999999").error()
     assert os.listdir(tmp_path) == ["in.jsonl"]
+    (tmp_path / "in.jsonl").write_text("What is 3 plus 4?\nWhat is 3 times 4?\n")
+    assert "in.jsonl: has no line of JSON" in octavo("batch", "demo", source, str(tmp_path / "out.jsonl")).error()
+    assert os.listdir(tmp_path) == ["in.jsonl"]
 
 
 def test_an_input_that_changes_while_it_is_answered(

@@ -184,8 +184,10 @@ ANSWERED = {
     "GPU and the CPU, and CUDA_VISIBLE_DEVICES says which GPU; --tensor-parallel divides it among processes",
     "--gpu-memory-utilization --cuda-memory-fraction --swap-space": "--kv-memory of `octavo serve` says how much the "
     "cache takes",
-    "--kv-events-config --enable-kv-cache-events --kv-events-publisher --kv-events-buffer-steps": "--kv-events ADDRESS "
-    "of `octavo serve` publishes them; --kv-events-replay and --kv-events-topic say more",
+    "--kv-events-config --enable-kv-cache-events --kv-events-publisher --kv-events-buffer-steps": "write --kv-events "
+    "ADDRESS of `octavo serve`, and --kv-events-replay and --kv-events-topic",
+    "--replicas --ray-address -dp --data-parallel-size": "`octavo serve` and `octavo batch` have it",
+    "--num-gpus --gpus": "CUDA_VISIBLE_DEVICES says which GPUs are used; --tensor-parallel N divides a model among N",
     "--override-kv --rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor": (
         "it is as the model's file says: leave it out"),
     "--dtype --torch-dtype -q --quantization --quantize --load-in-4bit --load-in-8bit": "weights are as they are "
@@ -201,7 +203,7 @@ ANSWERED = {
     "-cb --cont-batching -nocb --no-cont-batching --context-shift --no-context-shift --keep --cache-prompt "
     "--cache-reuse --prompt-cache --slots --no-slots --props --metrics --webui --no-webui --rerank --reranking "
     "--enable-prefix-caching --enforce-eager --enable-auto-tool-choice --tool-call-parser --reasoning-parser "
-    "--reasoning-format --max-lora-rank --enable-lora": "it needs no option here: leave it out",
+    "--reasoning-format --max-lora-rank --enable-lora": "it works without one: leave it out",
     "--trust-remote-code": "a checkpoint's code is never run: leave it out",
     "--lora-modules": "--lora ADAPTER loads one, by the name of its file",
     "--generation-config --override-generation-config": "--temp, --top-k and others of `octavo serve` say it",

@@ -77,7 +77,9 @@ class Access:
 class EngineLimits:
     """How much is computed at a time, and what makes it faster."""
 
-    max_sequences: Annotated[int, limit_option("--max-sequences", "-np", min=1, help="Most replies in a step.")] = 32
+    max_sequences: Annotated[
+        int, limit_option("--max-sequences", "-np", min=1, help="Maximum number of replies in a step.")
+    ] = 32
     kv_memory: Annotated[
         str | None,
         limit_option(metavar="BYTES",
@@ -105,7 +107,7 @@ class ServerLimits(EngineLimits):
         limit_option(min=0, help="Target for the seconds between two tokens while other prompts are read; 0: none "
                      "(default: 0.25 on the CPU, 0.025 on a GPU)."),
     ] = None
-    queue: Annotated[int, limit_option(min=0, help="Replies that may wait.")] = 256
+    queue: Annotated[int, limit_option(min=0, help="Maximum number of waiting replies.")] = 256
     drain_timeout: Annotated[float, limit_option(min=0, help="Seconds that running replies get at shutdown.")] = 30.0
     ping: Annotated[
         float, limit_option(min=1, max=30, help="Seconds without a token after which a stream gets a comment.")
@@ -114,7 +116,9 @@ class ServerLimits(EngineLimits):
     embeddings: Annotated[
         bool, limit_option("--embeddings", help="Serve embeddings from a model that generates, too.")
     ] = False
-    max_connections: Annotated[int, limit_option(min=1, help="Most connections with a running request.")] = 1024
+    max_connections: Annotated[
+        int, limit_option(min=1, help="Maximum number of connections with a running request.")
+    ] = 1024
 
 
 @dataclass
