@@ -186,7 +186,6 @@ ANSWERED = {
     "cache takes",
     "--kv-events-config --enable-kv-cache-events --kv-events-publisher --kv-events-buffer-steps": "write --kv-events "
     "ADDRESS of `octavo serve`, and --kv-events-replay and --kv-events-topic",
-    "--replicas --ray-address -dp --data-parallel-size": "`octavo serve` and `octavo batch` have it",
     "--num-gpus --gpus": "CUDA_VISIBLE_DEVICES says which GPUs are used; --tensor-parallel N divides a model among N",
     "--override-kv --rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor": (
         "it is as the model's file says: leave it out"),
@@ -216,6 +215,9 @@ ANSWERED = {
     "--outfile": "the file to write is the second argument",
 }
 """What those are told who type one of these; {} is the command."""
+
+ELSEWHERE = {"--replicas --ray-address -dp --data-parallel-size": "`octavo serve` and `octavo batch` have it"}
+"""What is told of options that other commands have."""
 
 _FILES = "a batch's model, input and output are arguments: `octavo batch MODEL IN OUT`"
 ANSWERED_OF = {"batch": dict.fromkeys(("-i", "--input-file", "-o", "--output-file", "-p", "--prompt"), _FILES)}
