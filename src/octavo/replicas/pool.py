@@ -80,6 +80,7 @@ class Pool:
     """Keeps replicas running.
 
     served  what the first one said when its model was loaded; None before
+    suspect  held by the request that may be why replicas end, of which one at a time is under way
     secret  by which replicas know the front, see `proof`
     """
 
@@ -91,7 +92,7 @@ class Pool:
         self._tasks = list[asyncio.Task[None]]()
         self._changed = asyncio.Event()
         self._failed: OctavoError | None = None
-        self._rolling = asyncio.Lock()
+        self._rolling, self.suspect = asyncio.Lock(), asyncio.Lock()
         self.served: Served | None = None
 
     def start(self) -> None:
