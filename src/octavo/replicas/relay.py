@@ -154,7 +154,7 @@ class Relay:
         return self._alone
 
     def _clear(self) -> None:
-        """This is no suspect any more, or is over."""
+        """It got further, or is over."""
         if self._alone:
             self._alone = False
             self.pool.suspect.release()
