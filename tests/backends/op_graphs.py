@@ -43,10 +43,14 @@ def mul_mat_concat(s: Sketch) -> Node:
 
 
 @graph
-def mul_mat_id_swiglu(s: Sketch) -> Node:
-    ids, sizes = s.chosen("ids", s["used"], below=s["experts"]), (s["used"], s["k"])
-    x = s.builder.swiglu(s.given("gate", *sizes), s.given("up", *sizes))
-    return s.builder.mul_mat_id(s.matrix("w", s["experts"], s["n"], s["k"]), x, ids)
+def mul_mat_id_gated(s: Sketch) -> Node:
+    """Of SwiGLU; with `biased`, of a clamped one of values with biases."""
+    g, ids, sizes = s.builder, s.chosen("ids", s["used"], below=s["experts"]), (s["used"], s["k"])
+    gate, up = s.given("gate", *sizes), s.given("up", *sizes)
+    if s["biased"]:
+        gate, up = (g.add_rows(x, s.vector(f"b{i}", s["experts"] * s["k"]), ids) for i, x in enumerate((gate, up)))
+    x = g.clamped_swiglu(gate, up, 1.7, 0.5) if s["biased"] else g.swiglu(gate, up)
+    return g.mul_mat_id(s.matrix("w", s["experts"], s["n"], s["k"]), x, ids)
 
 
 @graph
@@ -185,11 +189,17 @@ def weighted_sum(s: Sketch) -> Node:
 
 @graph
 def sum_experts(s: Sketch) -> Node:
-    """By shares that are normalized or not; with `plus`, and a value added."""
+    """By shares that are normalized or not; with `plus`, and a value added; with `biased`, of values with biases, by a
+    soft-max of the chosen."""
     g = s.builder
     logits, ids = s.given("logits", s["experts"]), s.chosen("ids", s["used"], below=s["experts"])
-    shares = g.gather(g.soft_max(logits), ids)
-    total = g.weighted_sum(s.given("x", s["used"], s["k"]), g.normalize(shares) if s["normalized"] else shares)
+    x = s.given("x", s["used"], s["k"])
+    if s["biased"]:
+        x, shares = g.add_rows(x, s.vector("b", s["experts"] * s["k"]), ids), g.soft_max(g.gather(logits, ids))
+    else:
+        shares = g.gather(g.soft_max(logits), ids)
+        shares = g.normalize(shares) if s["normalized"] else shares
+    total = g.weighted_sum(x, shares)
     return g.add(s.given("plus", s["k"]), total) if s["plus"] else total
 
 

@@ -55,7 +55,7 @@ def cost(node: Node, load: OpLoad) -> Cost:
     out = bind(node.shape, load.sizes)
     if node.op == "get_rows":
         return Cost(weights=out[0] * matrices[0].format.row_bytes(out[1]))
-    if node.op in ("mul_mat_id", "mul_mat_id_swiglu"):
+    if node.op in ("mul_mat_id", "mul_mat_id_gated"):
         experts, n, k = matrices[0].shape
         tokens, used = out[:2]
         read = experts_read(experts, used, tokens)

@@ -6,6 +6,8 @@ The reference backend defines each as that composition. A backend names the ones
 
 from __future__ import annotations
 
+from typing import Any
+
 from octavo.graph.node import DType, Node, Shape
 from octavo.graph.ops import OPS, apply, op, require
 
@@ -28,9 +30,15 @@ def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
 
 
 @op
-def mul_mat_id_swiglu(weight: Node, gate: Node, up: Node, ids: Node) -> tuple[Shape, DType]:
-    """mul_mat_id(weight, swiglu(gate, up), ids)."""
-    return OPS["mul_mat_id"](weight, apply("swiglu", gate, up), ids)
+def mul_mat_id_gated(
+    weight: Node, gate: Node, up: Node, ids: Node, *biases: Node, gating: str, **numbers: Any
+) -> tuple[Shape, DType]:
+    """mul_mat_id(weight, GATING(gate, up), ids), which takes `numbers`; `biases` are rows that `add_rows` adds to gate
+    and to up before, or nothing."""
+    require(len(biases) in (0, 2), "mul_mat_id_gated", "biases of gate and of up, or none", *biases)
+    for source, rows in zip((gate, up), biases, strict=False):
+        OPS["add_rows"](source, rows, ids)
+    return OPS["mul_mat_id"](weight, apply(gating, gate, up, **numbers), ids)
 
 
 @op
@@ -40,12 +48,18 @@ def soft_max_top_k(x: Node, *, k: int) -> tuple[Shape, DType]:
 
 
 @op
-def sum_experts(x: Node, logits: Node, ids: Node, *term: Node, normalized: bool) -> tuple[Shape, DType]:
+def sum_experts(
+    x: Node, logits: Node, ids: Node, *term: Node, normalized: bool, biased: bool = False
+) -> tuple[Shape, DType]:
     """x [T, k, N], logits [T, E], ids int [T, k] -> [T, N]: weighted_sum of x by gather(soft_max(logits), ids).
 
-    normalized  these shares are `normalize`d
+    normalized  these shares are `normalize`d, as a soft-max of gathered logits is
+    biased      the first of `term` is rows that `add_rows` adds to x before
     term        added to the sum, [T, N], or nothing
     """
+    if biased:
+        rows, *term = term  # type: ignore[assignment]
+        OPS["add_rows"](x, rows, ids)
     shape, dtype = OPS["weighted_sum"](x, apply("gather", logits, ids))
     require(all(t.shape == shape for t in term) and len(term) < 2, "sum_experts", "the term has its shape", x, *term)
     return shape, dtype

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
+from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsShape
+from octavo.backends.gpu.matmul.experts import mma_kernel as experts_mma
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsMmaShape, ExpertsShape
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
 from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
@@ -22,7 +23,8 @@ from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kern
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
-SWIGLU = expression_of("swiglu")
+SWIGLU, CLAMPED = expression_of("swiglu"), expression_of("clamped_swiglu")
+GATED = SOURCE._replace(biases=Biases("*fp32", "*fp32", "*i32"), numbers=("fp32", "fp32"))
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
 PERSISTENT_X = Q8Token(*WORDS_X, None, "fp32")
@@ -80,6 +82,16 @@ PRODUCTS: Kernels = {
     "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
+    "slots": (experts_mma.slot_kernel, {"SLOTS": 8, "EXPERTS": 128, "B": 1024}, 4,
+              {"slots": "*i32", "pairs": "*i32", "tiles": "*i32"}),
+    "quantize_slots": (experts_mma.quantize_slots_kernel, {"KIND": SWIGLU, "B": 256}, 1,
+                       {"source": SOURCE, "slots": "*i32", "out": Q8, "k": "i32"}),
+    "quantize_gated_slots": (experts_mma.quantize_slots_kernel, {"KIND": CLAMPED, "B": 256}, 1,
+                             {"source": GATED, "slots": "*i32", "out": Q8, "k": "i32"}),
+    "experts_mma": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(1, 1, 4, 1, False)}, 4,
+                    {"pairs": "*i32", "tiles": "*i32"}),
+    "experts_mma_16": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(2, 2, 2, 1, False)}, 2,
+                       {"pairs": "*i32", "tiles": "*i32"}),
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096}, 16, {"tiles": "*i32"}),
     "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "B": 1024}, 4,

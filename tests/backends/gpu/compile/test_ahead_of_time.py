@@ -36,6 +36,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_persistent_planes": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
+         "experts_mma": "int8", "experts_mma_16": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
          **{f"{step}_{kind}{static}": needs for step, needs in (("decode", "float"), ("prefill", "wide"))
             for kind in ("int8", "fp8") for static in ("", "_static")}, "decode_int4": "float", "prefill_int4": "wide",
@@ -70,7 +71,7 @@ SPILL |= {(f"latent_{kind}", "sm_100") for kind in (
     "int8", "fp8", "int4", "int8_many", "fp8_many", "int8_own")} if NEWER else set()
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
-OF_NVIDIA = ("mmq_mma", "mmq_mma_32")
+OF_NVIDIA = ("mmq_mma", "mmq_mma_32", "experts_mma", "experts_mma_16")
 LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4", "TQ1_0",
            "TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",

@@ -58,10 +58,11 @@ class Context:
         return plain if "plain" in self.wanted else None, out.ordered if "ordered" in self.wanted else None
 
     def shared(self, name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """Memory of at least `size` values, whose contents last until the next call that asks for `name`."""
+        """Memory of at least `size` values, zeros at first, whose contents last until the next call that asks for
+        `name`."""
         found = self.scratch.get((name, dtype))
         if found is None or found.numel() < size:
-            found = self.scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.target.device)
+            found = self.scratch[name, dtype] = torch.zeros(size, dtype=dtype, device=self.target.device)
         return found[:size]
 
     def holds(self, name: str, value: torch.Tensor) -> bool:

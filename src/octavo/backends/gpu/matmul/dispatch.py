@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from octavo.backends.gpu.compile import gluon
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsMmaShape, ExpertsShape
 from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS, MMA_MIN_TOKENS, DotShape, MmaShape
@@ -121,10 +121,12 @@ def w4a16_pair(
     return MultiCtaPair(one[0], shape, other[0], replace(shape, stages=max(2, min(shape.stages, fitting))))
 
 
-def experts(layout: PlaneLayout, n: int, kp: int, average: float, arch: str) -> ExpertsShape | ExpertsHopperShape:
+def experts(
+    layout: PlaneLayout, n: int, kp: int, average: float, arch: str
+) -> ExpertsMmaShape | ExpertsShape | ExpertsHopperShape:
     """The shape of products with experts, `average` pairs of a token and an expert for each."""
-    p = Product(layout, n, kp, max(1, int(average)), arch)
-    shape: ExpertsShape | ExpertsHopperShape = choose("experts", p, ExpertsShape, ExpertsHopperShape)
+    p, kinds = Product(layout, n, kp, max(1, int(average)), arch), (ExpertsMmaShape, ExpertsShape, ExpertsHopperShape)
+    shape: ExpertsMmaShape | ExpertsShape | ExpertsHopperShape = choose("experts", p, *kinds)
     return shape
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from octavo.backends.gpu.launch.arguments import Source, matrix
+from octavo.backends.gpu.launch.arguments import Biases, Source, matrix
 from octavo.backends.gpu.launch.context import Context, Weight
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import block_of
@@ -22,6 +22,7 @@ from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
+from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
 
 
@@ -45,23 +46,31 @@ def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     ]
 
 
-@binds("mul_mat_id", "mul_mat_id_swiglu")
+@binds("mul_mat_id", "mul_mat_id_gated")
 def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     """Activations are quantized here, a row for a token or for each token and expert, once for all their products."""
-    weight, x, *others, ids = inputs
-    k, used = x.shape[-1], ids.shape[1]
-    sharing = used if x.ndim == 2 else 1
-    source = Source(matrix(x.view(-1, k)), matrix(others[0].view(-1, k)) if others else None)
-    rows = experts.Rows(x, source, expression_of("swiglu") if others else "values", x.numel() // k)
-    floats = isinstance(weight, FloatWeight)
-    if not c.deterministic and experts.sorts(ids.numel(), weight.experts, weight.k):
-        sorted_product = experts.float_product if floats else experts.sorted_product
-        return sorted_product(c, weight, rows, ids, out, sharing)
-    if floats:
+    weight, x, *others = inputs
+    k, kind = x.shape[-1], "values"
+    source = Source(matrix(x.view(-1, k)))
+    if node.op == "mul_mat_id":
+        (ids,) = others
+    else:
+        up, ids, *biases = others
+        gating = POINTWISE[node.attrs["gating"]]
+        kind = expression_of(gating.name)
+        source = source._replace(
+            other=matrix(up.view(-1, k)), biases=Biases(biases[0], biases[1], ids) if biases else None,
+            numbers=tuple(gating.given(node.attrs)),
+        )
+    sharing = ids.shape[1] if x.ndim == 2 else 1
+    rows = experts.Rows(x, source, kind, x.numel() // k)
+    if not c.deterministic and (calls := experts.product(c, weight, rows, ids, out, sharing)) is not None:
+        return calls
+    if isinstance(weight, FloatWeight):
         return _float_product_by_id(c, weight, rows, ids, out, sharing)
     kp, count = weight.kp, rows.count
     quantized = q8_1(c.shared("experts", q8_1_bytes(count, kp, count), torch.uint8), count, kp, count)
-    calls: list[Call] = []
+    calls = []
     if not c.holds("expert codes", x):
         calls.append(quantize_call(c, source, count, quantized, rows.kind, weight.k, kp))
     return [*calls, *product_by_id(c, weight, quantized, ids, out, sharing)]
