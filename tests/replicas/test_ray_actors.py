@@ -6,13 +6,15 @@ import asyncio
 import importlib.util
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from octavo.bench.serving.http import Address
 from octavo.errors import UsageError
-from octavo.replicas import relay
+from octavo.replicas import ray_actors, relay
 from octavo.replicas.ray_actors import RayLauncher, RayReplica
+from octavo.replicas.replica import Served, encode
 from octavo.server.engine.ray_cluster import LOCAL
 from tests.replicas.live_front import ENGINE, OPTIONS, fronting
 from tests.replicas.requests import answer, chance_and_time, requests
@@ -25,6 +27,28 @@ def test_replicas_of_this_machine_listen_here_only(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "ray", ray)
     assert RayLauncher(2, ENGINE, OPTIONS, LOCAL)._setup.host == "127.0.0.1"
     assert RayLauncher(2, ENGINE, OPTIONS, "auto")._setup.host == "", "the node's"
+
+
+def test_a_replica_that_has_no_place_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the GPUs are another job's; it is served all the same once there is one."""
+    monkeypatch.setattr(ray_actors, "PLACE_S", 0.05)
+    found = Served("10.0.0.1", 1, 2, 3)
+
+    async def served(seconds: float) -> None:
+        async def after(value: Any) -> Any:
+            await asyncio.sleep(seconds)
+            return value
+
+        actor = SimpleNamespace(placed=SimpleNamespace(remote=lambda: after(None)),
+                                served=SimpleNamespace(remote=lambda: after(encode(found))))
+        assert await RayReplica(None, actor, 3, {"num_gpus": 2}).served() == found
+
+    asyncio.run(served(0.0))
+    assert not caplog.messages
+    asyncio.run(served(0.2))
+    assert caplog.messages == ["replica 3 waits for a node of the Ray cluster with 2 gpus free"]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,6 +17,10 @@ from octavo.replicas.local import LocalProcess
 from octavo.replicas.replica import Served, Setup, encode, start
 from octavo.server.engine.ray_cluster import LOCAL, RayCluster, first_line
 from octavo.server.serve_options import EngineOptions, ServerOptions
+
+log = logging.getLogger("octavo")
+PLACE_S = 30.0
+"""Seconds without a place for a replica after which that is said."""
 
 
 class ReplicaActor:
@@ -27,6 +32,9 @@ class ReplicaActor:
         found = msgspec.msgpack.decode(setup, type=Setup)
         found.host = found.host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
         self._process = LocalProcess(*start(found))
+
+    async def placed(self) -> None:
+        """Answer: the actor has its place."""
 
     async def served(self) -> bytes:
         return encode(await self._process.served())
@@ -41,10 +49,20 @@ class ReplicaActor:
 class RayReplica:
     """An actor as seen from the front, see `Running`."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self.actor = ray, actor
+    def __init__(self, ray: Any, actor: Any, number: int, needs: Mapping[str, int]) -> None:
+        self._ray, self.actor, self._number, self._needs = ray, actor, number, needs
+
+    async def _wait_for_a_place(self) -> None:
+        placed = asyncio.ensure_future(self.actor.placed.remote())
+        await asyncio.wait([placed], timeout=PLACE_S)
+        if placed.done():
+            placed.exception()  # `served` tells of it
+            return
+        needs = ", ".join(f"{n} {name.removeprefix('num_')}" for name, n in self._needs.items())
+        log.warning("replica %d waits for a node of the Ray cluster with %s free", self._number, needs)
 
     async def served(self) -> Served:
+        await self._wait_for_a_place()
         try:
             return msgspec.msgpack.decode(await self.actor.served.remote(), type=Served)
         except self._ray.exceptions.RayTaskError as error:
@@ -76,7 +94,7 @@ class RayLauncher:
     async def start(self, number: int) -> RayReplica:
         setup = encode(msgspec.structs.replace(self._setup, number=number))
         actor = await asyncio.to_thread(lambda: self._cluster.start(ReplicaActor, setup, max_concurrency=8))
-        return RayReplica(self._cluster.ray, actor)
+        return RayReplica(self._cluster.ray, actor, number, self._cluster.needs)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._cluster.close)
