@@ -21,6 +21,8 @@ START_S = 600.0
 """Seconds until a replica is there: a place for it, and its model."""
 LIVES = 1000
 """Times that Ray starts a replica again which dies."""
+LOADS, AGAIN_S = 3, 0.2
+"""Times that a replica may end while it loads its model, and seconds between looks for whether it is there again."""
 
 
 class ReplicaActor:
@@ -29,6 +31,9 @@ class ReplicaActor:
     def __init__(self, engine: EngineOptions, server: ServerOptions) -> None:
         self._replica = LocalReplica(engine, server)
         self._started: asyncio.Future[None] | None = None
+
+    async def placed(self) -> None:
+        """Answer: the actor is there."""
 
     async def start(self) -> str | None:
         """Load the model, once. What is wrong where it can't be; None for nothing."""
@@ -54,6 +59,10 @@ class ReplicaActor:
         await self._replica.close()
 
 
+class _AwayError(ReplicaDiedError):
+    """An actor does not answer: it has just died, or Ray is about to start it again."""
+
+
 class RayReplica:
     """A replica by its actor's handle."""
 
@@ -65,13 +74,33 @@ class RayReplica:
         """Wait until the model is loaded. Raises BackendError where it can't be, or there is no place for it."""
         try:
             async with asyncio.timeout(START_S):
-                wrong = await self._result(self._actor.start.remote())
+                wrong = await self._load()
         except TimeoutError:
             raise BackendError(f"Ray has had no place for a replica for {START_S:.0f} s: the same command goes on "
                                "once there is one, or with fewer --replicas") from None
         if wrong is not None:
             raise BackendError(f"a replica can't be started: {wrong}")
         self._died = False
+
+    async def _load(self) -> str | None:
+        """Have the actor load the model: what is wrong. While Ray starts it again it is waited for."""
+        for again in range(LOADS):
+            try:
+                while not await self._is_there():
+                    await asyncio.sleep(AGAIN_S)
+                wrong: str | None = await self._result(self._actor.start.remote())
+                return wrong
+            except ReplicaDiedError as error:  # no answer's fault
+                if again == LOADS - 1:
+                    return str(error)
+        raise AssertionError("the last error is returned")
+
+    async def _is_there(self) -> bool:
+        try:
+            await self._result(self._actor.placed.remote())
+        except _AwayError:
+            return False
+        return True
 
     async def answer(self, url: str, body: bytes, request_id: str) -> Answer:
         if self._died:
@@ -94,7 +123,8 @@ class RayReplica:
             return await reference
         except self._ray.exceptions.RayError as error:
             self._died = True
-            raise ReplicaDiedError(f"a replica died: {first_line(error)}") from None
+            away = isinstance(error, self._ray.exceptions.ActorUnavailableError)
+            raise (_AwayError if away else ReplicaDiedError)(f"a replica died: {first_line(error)}") from None
 
 
 @contextmanager
