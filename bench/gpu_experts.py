@@ -1,6 +1,7 @@
 """Times products with many experts on the GPU backend and writes bench/results/gpu-experts-<date>.json.
 
-    python bench/gpu_experts.py [--tokens 4 8 16 32 64 128 512 2048] [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
+    python bench/gpu_experts.py [--tokens 4 8 16 32 64 128 512 2048] [--weights gate-Q4_K ...]
+        [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
 
 128 experts of which each token takes 8, with the widths of Qwen3 30B A3B, and 32 of which it takes 4, with those of
 gpt-oss 20B. `rows` have products by each kernel that may be chosen for a number of tokens, with experts at random:
@@ -49,10 +50,12 @@ FEW = 128
 """The most tokens that kernels for a few are timed with."""
 
 
-def products(backend: GpuBackend, counts: list[int]) -> list[dict[str, Any]]:
+def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[dict[str, Any]]:
     """A row for each number of tokens, weight and kernel."""
     rng, rows = np.random.default_rng(0), []
     for name, fmt, count, used, n, k in WEIGHTS:
+        if f"{name}-{fmt}" not in wanted:
+            continue
         w = backend.load(synthetic.random_matrix(name, by_name(fmt), (count, n, k), rng))
         assert isinstance(w, QuantWeight)
         for tokens in counts:
@@ -118,13 +121,14 @@ def steps(counts: list[int]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128, 512, 2048])
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 512, 2048])
+    parser.add_argument("--weights", nargs="+", default=[f"{name}-{fmt}" for name, fmt, *_ in WEIGHTS])
+    parser.add_argument("--steps", type=int, nargs="*", default=[1, 512, 2048])
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     backend = GpuBackend()
     described = results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit)
-    found = {"rows": products(backend, options.tokens), "steps": steps(options.steps)}
+    found = {"rows": products(backend, options.tokens, options.weights), "steps": steps(options.steps)}
     results_file.write("gpu-experts", {**described, **found}, options.output)
 
 

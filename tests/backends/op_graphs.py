@@ -43,6 +43,17 @@ def mul_mat_concat(s: Sketch) -> Node:
 
 
 @graph
+def mul_mat_concat_add(s: Sketch) -> Node:
+    """Three products of x with biases, of which views are read apart."""
+    x, g = s.given("x", s["k"]), s.builder
+    a, b, c = (
+        g.add(g.mul_mat(s.matrix(f"w{i}", s[n], s["k"], number=i), x), s.vector(f"b{i}", s[n]))
+        for i, n in enumerate(("n", "n2", "n"))
+    )
+    return g.add(g.mul(a, c), g.mul_mat(s.matrix("w3", s["n"], s["n2"]), b))
+
+
+@graph
 def mul_mat_id_gated(s: Sketch) -> Node:
     """Of SwiGLU; with `biased`, of a clamped one of values with biases."""
     g, ids, sizes = s.builder, s.chosen("ids", s["used"], below=s["experts"]), (s["used"], s["k"])
@@ -51,6 +62,14 @@ def mul_mat_id_gated(s: Sketch) -> Node:
         gate, up = (g.add_rows(x, s.vector(f"b{i}", s["experts"] * s["k"]), ids) for i, x in enumerate((gate, up)))
     x = g.clamped_swiglu(gate, up, 1.7, 0.5) if s["biased"] else g.swiglu(gate, up)
     return g.mul_mat_id(s.matrix("w", s["experts"], s["n"], s["k"]), x, ids)
+
+
+@graph
+def mul_mat_id_concat(s: Sketch) -> Node:
+    """A whole network of experts, the products of whose two halves are one."""
+    g, ids, x = s.builder, s.chosen("ids", s["used"], below=s["experts"]), s.given("x", s["k"])
+    gate, up = (g.mul_mat_id(s.matrix(f"w{i}", s["experts"], s["n"], s["k"], number=i), x, ids) for i in range(2))
+    return g.mul_mat_id(s.matrix("w2", s["experts"], s["k"], s["n"], number=2), g.swiglu(gate, up), ids)
 
 
 @graph

@@ -66,6 +66,15 @@ def test_mul_mat_concat() -> None:
     assert ops.count("columns") == 3
 
 
+def test_mul_mat_concat_add() -> None:
+    x = given()
+    products = [mul_mat(w(n, K, seed=n), x) for n in (8, 4, 6)]
+    sums = [apply("add", y, w(n)) for y, n in zip(products, (8, 4, 6), strict=True)]
+    assert fires("mul_mat_concat_add", *sums) == ["mul_mat_concat_add", "columns", "columns", "columns"]
+    stays("mul_mat_concat_add", *sums[:2], products[2])
+    stays("mul_mat_concat_add", *sums[:2], apply("add", products[2], given("residual", 6)))
+
+
 def test_mul_mat_concat_stays() -> None:
     x, y = given("x"), given("y")
     stays("mul_mat_concat", mul_mat(w(8, K), x), mul_mat(w(8, K), y))
@@ -209,6 +218,17 @@ def test_mul_mat_id_gated() -> None:
     assert fires("mul_mat_id_gated", experts_of(x, ids)) == ["top_k", "mul_mat_id_gated"]
 
 
+def test_products_of_both_halves_are_one() -> None:
+    x, ids = given(), chosen()
+    gate, up = (apply("mul_mat_id", w(6, K, K, seed=i), x, ids) for i in range(2))
+    found = fires("mul_mat_id_gated", experts_of(apply("swiglu", gate, up), ids))
+    assert found == ["top_k", "mul_mat_id_concat", "columns", "columns", "mul_mat_id_gated"]
+    apart = apply("swiglu", gate, apply("mul_mat_id", w(6, K, K, seed=2), given("y"), ids))
+    assert "mul_mat_id_concat" not in fires("mul_mat_id_gated", experts_of(apart, ids))
+    read_twice = fires("mul_mat_id_gated", experts_of(apply("swiglu", gate, up), ids), apply("gelu_erf", up))
+    assert "mul_mat_id_concat" not in read_twice
+
+
 def biased(name: str, n: int, ids: Node) -> Node:
     return apply("add_rows", given(name, 3, n), w(6 * n, seed=n), ids)
 
@@ -288,4 +308,4 @@ def test_rules_work_on_one_anothers_results() -> None:
 
 def test_every_rule_is_tried() -> None:
     of_experts = {"mul_mat_id_gated", "sum_experts", "soft_max_top_k"}
-    assert set(RULES) == {"mul_mat_concat", "mul_mat_add", "rope_set_rows", *of_experts}
+    assert set(RULES) == {"mul_mat_concat", "mul_mat_concat_add", "mul_mat_add", "rope_set_rows", *of_experts}

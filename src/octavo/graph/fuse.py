@@ -78,24 +78,47 @@ def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DTyp
 
 
 @_rule
+def mul_mat_concat_add(graph: Graph) -> Replacements:
+    """Products of one activation (q, k and v) and their biases -> one op, and views of its columns."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for group in _of_one_activation(graph):
+        sums = [users[id(n)][0] for n in group if len(users[id(n)]) == 1 and users[id(n)][0].op == "add"]
+        biases = [s.inputs[1] for s in sums if s.inputs[1].op == "weight" and len(s.inputs[1].shape) == 1]
+        if len(biases) == len(group):
+            weights = [n.inputs[0] for n in group]
+            joined = apply("mul_mat_concat_add", group[0].inputs[1], *weights, *biases, label=group[0].name)
+            found |= _columns(joined, sums)
+    return found
+
+
+@_rule
 def mul_mat_concat(graph: Graph) -> Replacements:
     """Products of one activation (q, k and v) -> one op, and views of its columns."""
+    found: dict[int, Node] = {}
+    for group in _of_one_activation(graph):
+        weights = [n.inputs[0] for n in group]
+        found |= _columns(apply("mul_mat_concat", group[0].inputs[1], *weights, label=group[0].name), group)
+    return found
+
+
+def _of_one_activation(graph: Graph) -> list[list[Node]]:
+    """Products, two or more of one activation each."""
     groups: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node.op == "mul_mat":
             groups.setdefault(id(node.inputs[1]), []).append(node)
-    found: dict[int, Node] = {}
-    for group in groups.values():
-        if len(group) < 2:
-            continue
-        x = group[0].inputs[1]
-        joined = apply("mul_mat_concat", x, *(n.inputs[0] for n in group), label=group[0].name)
-        start = 0
-        for node in group:
-            size = node.shape[1]
-            assert isinstance(size, int)
-            found[id(node)] = apply("columns", joined, start=start, size=size, label=node.name)
-            start += size
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _columns(joined: Node, parts: Sequence[Node]) -> Replacements:
+    """For each part, which lies beside those before it, its columns of what they are joined to."""
+    found, start = dict[int, Node](), 0
+    for part in parts:
+        size = part.shape[1]
+        assert isinstance(size, int)
+        found[id(part)] = apply("columns", joined, start=start, size=size, label=part.name)
+        start += size
     return found
 
 
@@ -162,9 +185,24 @@ def mul_mat_id_gated(graph: Graph) -> Replacements:
             biases = [half.inputs[1] for half in halves]
             halves = tuple(half.inputs[0] for half in halves)
         found[id(node)] = apply(
-            "mul_mat_id_gated", weight, *halves, ids, *biases, gating=x.op, label=node.name, **x.attrs
+            "mul_mat_id_gated", weight, *_side_by_side(halves, users), ids, *biases, gating=x.op, label=node.name,
+            **x.attrs,
         )
     return found
+
+
+def _side_by_side(halves: Sequence[Node], users: Mapping[int, Sequence[Node]]) -> Sequence[Node]:
+    """Halves of a gated linear unit as parts of one product, where they are products alike, read once."""
+    gate, up = halves
+    if any(half.op != "mul_mat_id" or len(users[id(half)]) > 1 for half in halves) or gate is up:
+        return halves
+    (weight, x, ids), (other, other_x, other_ids) = gate.inputs, up.inputs
+    if x is not other_x or ids is not other_ids or weight.op != "weight" or other.op != "weight":
+        return halves
+    if weight.tensor.format != other.tensor.format or weight.shape[0] != other.shape[0]:
+        return halves
+    both, (n, m) = apply("mul_mat_id_concat", weight, x, ids, other, label=gate.name), (weight.shape[1], other.shape[1])
+    return apply("columns", both, start=0, size=n), apply("columns", both, start=n, size=m)
 
 
 def _is_biased(node: Node, ids: Node, users: Mapping[int, Sequence[Node]]) -> bool:

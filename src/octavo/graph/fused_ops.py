@@ -21,12 +21,30 @@ def mul_mat_concat(x: Node, *weights: Node) -> tuple[Shape, DType]:
 
 
 @op
+def mul_mat_concat_add(x: Node, *weights_and_biases: Node) -> tuple[Shape, DType]:
+    """mul_mat_concat(x, *weights) with a bias [N_i] added to each part: weights first, then as many biases."""
+    count = len(weights_and_biases) // 2
+    weights, biases = weights_and_biases[:count], weights_and_biases[count:]
+    shape, dtype = OPS["mul_mat_concat"](x, *weights)
+    fits = [w.shape[:1] for w in weights] == [b.shape for b in biases]
+    require(fits, "mul_mat_concat_add", "biases are a row of each product", x, *weights_and_biases)
+    return shape, dtype
+
+
+@op
 def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
     """mul_mat(weight, x) + a bias [N] and/or a residual [T, N], added in the order given."""
     shape, dtype = OPS["mul_mat"](weight, x)
     fits = all(t.shape in (shape, shape[-1:]) for t in terms)
     require(fits, "mul_mat_add", "terms have the product's shape or are a row of it", weight, x, *terms)
     return shape, dtype
+
+
+@op
+def mul_mat_id_concat(weight: Node, x: Node, ids: Node, *others: Node) -> tuple[Shape, DType]:
+    """mul_mat_id of one activation with several weights [E, N_i, K], side by side: [T, k, sum N_i]."""
+    shapes = [OPS["mul_mat_id"](w, x, ids)[0] for w in (weight, *others)]
+    return (*shapes[0][:-1], sum(s[-1] for s in shapes if isinstance(s[-1], int))), "f32"
 
 
 @op

@@ -290,7 +290,7 @@ def reshape(x: AnyArray, *, shape: Shape) -> AnyArray:
 
 
 def columns(x: AnyArray, *, start: int, size: int) -> AnyArray:
-    return x[:, start : start + size]
+    return x[..., start : start + size]
 
 
 def after(x: AnyArray, event: AnyArray) -> AnyArray:
@@ -301,11 +301,20 @@ def mul_mat_concat(x: F32, *weights: Weight) -> F32:
     return np.concatenate([mul_mat(w, x) for w in weights], axis=1)
 
 
+def mul_mat_concat_add(x: F32, *weights_and_biases: Any) -> F32:
+    count = len(weights_and_biases) // 2
+    return mul_mat_concat(x, *weights_and_biases[:count]) + np.concatenate(weights_and_biases[count:])
+
+
 def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
     total = mul_mat(weight, x)
     for term in terms:
         total = total + term
     return total
+
+
+def mul_mat_id_concat(weight: Weight, x: F32, ids: AnyArray, *others: Weight) -> F32:
+    return np.concatenate([mul_mat_id(w, x, ids) for w in (weight, *others)], axis=-1)
 
 
 def mul_mat_id_gated(

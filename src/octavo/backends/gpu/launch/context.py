@@ -39,6 +39,7 @@ class Context:
     attention: Attention = "exact"
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
     together: dict[tuple[int, ...], Weight] = field(default_factory=dict)
+    side_by_side: dict[tuple[int, ...], tuple[torch.Tensor, ...]] = field(default_factory=dict)
     workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)
     contents: dict[str, torch.Tensor] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset({"plain", "ordered"})
@@ -90,6 +91,13 @@ class Context:
     def workspace(self, m: int, n: int, k: int) -> Workspace:
         """What products of this size, one after the other, have in common; it does not move once it is used."""
         return self.workspaces.setdefault((m, n, k), Workspace())
+
+    def joined_rows(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Rows [N_i] side by side; they are kept, as they tell these from others."""
+        key = tuple(map(id, rows))
+        if key not in self.side_by_side:
+            self.side_by_side[key] = *rows, torch.cat(list(rows))
+        return self.side_by_side[key][-1]
 
     def joined(self, weights: Sequence[Weight]) -> list[Weight]:
         """The weights in order, neighbours of one layout joined to one."""

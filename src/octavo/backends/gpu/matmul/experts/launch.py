@@ -29,7 +29,9 @@ MOST_READS, MOST_MMA_READS = 1.75, 1.2
 """Times that an expert in use may be read on average, with a longer K, before sorting pairs pays; and where `mma.sync`
 multiplies them."""
 SORT_BLOCK = 1024
-QUANTIZE_BLOCK = 256
+QUANTIZE_BLOCK, FEW_SLOTS = 256, 512
+"""Values that a program quantizes; and slots for which there is memory at least, then four times as many, and so on:
+kernels are compiled for each."""
 FLOAT_BLOCK = 1024
 
 
@@ -102,7 +104,9 @@ def _by_mma(
             mma.slot_kernel, (w.experts,), ids, slots, pairs, tiles, n_pairs, n_tiles, SLOTS=size,
             EXPERTS=1 << (w.experts - 1).bit_length(), B=min(SORT_BLOCK, max(64, 1 << (n_pairs - 1).bit_length())),
         ))
-    stride = 1 << (n_tiles * size - 1).bit_length()
+    stride = FEW_SLOTS
+    while stride < n_tiles * size:
+        stride *= 4
     memory = c.shared(f"codes of {size}", q8_1_bytes(n_tiles * size, w.kp, stride), torch.uint8)
     x = q8_1(memory, n_tiles * size, w.kp, stride)
     if not c.holds(f"codes of {size}", rows.x) or not slotted:
