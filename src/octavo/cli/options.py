@@ -50,6 +50,11 @@ TensorParallel = Annotated[
     place_option("--tensor-parallel", "-tp", metavar="N",
                  help="N processes compute the model together, each with a part of weights and cache; needs torch."),
 ]
+Pipeline = Annotated[
+    int,
+    place_option("--pipeline", "-pp", metavar="N", help="N GPUs have the layers, each a run of them; with "
+                 "--tensor-parallel N for each process."),
+]
 Lora = Annotated[
     list[str] | None,
     place_option(metavar="ADAPTER[=SCALE]",
@@ -71,6 +76,7 @@ class Place:
     layers: Layers = None
     threads: Threads = None
     tensor_parallel: TensorParallel = 1
+    pipeline: Pipeline = 1
     lora: Lora = None
 
     def given(self, offline: bool = False) -> dict[str, Any]:
@@ -81,7 +87,7 @@ class Place:
         """The same of a model that neither an adapter nor a cache is for."""
         return {
             "device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers),
-            "tensor_parallel": self.tensor_parallel,
+            "tensor_parallel": self.tensor_parallel, "pipeline": self.pipeline,
         }
 
 

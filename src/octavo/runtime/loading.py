@@ -23,7 +23,7 @@ from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, 
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "step_timeout")
+                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "pipeline", "step_timeout")
 MOST_SECONDS = 1e9
 
 
@@ -43,6 +43,7 @@ def load(
     attention: Attention = "exact",
     lora: Lora | None = None,
     tensor_parallel: int = 1,
+    pipeline: int = 1,
     step_timeout: float = 600.0,
     **other: Never,
 ) -> Model:
@@ -69,7 +70,9 @@ def load(
                    several, or what each is multiplied by, as in {"adapter.gguf": 0.5}
     tensor_parallel  how many processes of this machine compute the model together, each with its part of the weights
                    and of the cache; they share `threads`
-    step_timeout   seconds of a step after which these processes are killed, and RankError is raised; 0: no limit
+    pipeline       how many GPUs have the layers, each a run of them; with `tensor_parallel` each process has that many.
+                   On the CPU steps are only divided so
+    step_timeout   seconds of a step after which processes are killed, and RankError is raised; 0: no limit
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -83,14 +86,15 @@ def load(
     if speculate is not None:
         choice("speculate", speculate, get_args(Speculate))
     backends, layers = backends_for(
-        device, threads, gpu_layers, deterministic=deterministic, attention=attention, tensor_parallel=tensor_parallel,
-        step_timeout=step_timeout,
+        device, threads, gpu_layers, deterministic=deterministic, attention=attention,
+        tensor_parallel=tensor_parallel, pipeline=pipeline, step_timeout=step_timeout,
     )
     config = EngineConfig(
         n_ctx=n_ctx,
         cache_type=cache_type,
         strict=strict,
         gpu_layers=layers,
+        pipeline=pipeline,
         max_sequences=max_sequences,
         kv_memory=kv_memory,
         speculate=usual_speculation(backends[0]) if speculate is None else speculate,
@@ -143,4 +147,7 @@ def _engine(model: ModelSpec, backends: Sequence[Backend], config: EngineConfig)
     """An engine that gives logits, or embeddings where that is what the model is for."""
     if not is_embedding_model(model):
         return Engine(model, backends, config)
-    return embedding_engine(model, backends, n_ctx=config.n_ctx, gpu_layers=config.gpu_layers, strict=config.strict)
+    return embedding_engine(
+        model, backends, n_ctx=config.n_ctx, gpu_layers=config.gpu_layers, pipeline=config.pipeline,
+        strict=config.strict,
+    )

@@ -69,6 +69,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     lora: tuple[tuple[str, float], ...] = ()
     servers: int = 1
     tensor_parallel: int = 1
+    pipeline: int = 1
     kv_events: KVEvents | None = None
     step_timeout: float = 600.0
 

@@ -42,6 +42,7 @@ def placed(monkeypatch: pytest.MonkeyPatch, nodes: Nodes, n: int | None, **optio
     ([(4, 0)] * 3, None, {"tensor_parallel": 2}, (3, 4, 1, {"num_cpus": 4})),
     ([(16, 8)] * 2, None, {}, (16, 2, 1, {"num_gpus": 1})),
     ([(16, 8)] * 2, None, {"tensor_parallel": 4}, (4, 8, 1, {"num_gpus": 4})),
+    ([(16, 8)] * 2, None, {"tensor_parallel": 2, "pipeline": 2}, (4, 8, 1, {"num_gpus": 4})),
     ([(16, 8)] * 2, 3, {"tensor_parallel": 4, "threads": 6}, (3, 6, 1, {"num_gpus": 4})),
     ([(4, 0), (32, 4), (8, 3)], None, {"tensor_parallel": 2}, (3, 8, 1, {"num_gpus": 2})),
     ([(16, 8)], 2, {"device": "cpu", "tensor_parallel": 2}, (2, 8, 2, {"num_cpus": 8})),
@@ -55,6 +56,9 @@ def test_each_engine_has_its_cores_or_a_gpu_for_each_of_its_ranks(
 @pytest.mark.parametrize(("nodes", "n", "options", "words"), [
     ([(4, 2), (4, 2)], None, {"tensor_parallel": 4},
      "--tensor-parallel is 4, but no node of the Ray cluster has 4 GPUs (allowed: up to 2, or --device cpu)"),
+    ([(4, 2), (4, 2)], None, {"tensor_parallel": 2, "pipeline": 2},
+     "--tensor-parallel times --pipeline is 4, but no node of the Ray cluster has 4 GPUs (allowed: up to 2, or "
+     "--device cpu)"),
     ([(4, 3), (4, 3)], 3, {"tensor_parallel": 2},
      "--replicas is 3, but each needs 2 GPUs of one node (allowed: up to 2 in this Ray cluster, or --device cpu)"),
     ([(4, 1)], 2, {}, "--replicas is 2, but each needs a GPU (allowed: up to 1 in this Ray cluster, or --device cpu)"),

@@ -22,7 +22,7 @@ class RayCluster:
 
     n       how many they are
     engine  what each loads: its share of the threads, and how many share the memory of a machine
-    needs   what Ray reserves for each: the GPUs of its ranks, or its CPUs; all of them on one node
+    needs   what Ray reserves for each: the GPUs of its ranks and stages, or its CPUs; all of them on one node
 
     Raises UsageError where Ray is not installed, or no node has what an engine needs, or there are too few of them;
     BackendError where the cluster can't be reached.
@@ -77,10 +77,11 @@ def _placed(
     """How many engines there are in a cluster of these nodes, what each loads, and what Ray reserves for it."""
     gpus, cpus = ([int(node.get(kind, 0)) for node in nodes] for kind in ("GPU", "CPU"))
     if engine.device == "gpu" or (engine.device == "auto" and any(gpus)):
-        each, most = engine.tensor_parallel, max(gpus, default=0)
+        each, most = engine.tensor_parallel * engine.pipeline, max(gpus, default=0)
         if each > most:
             has = f"no node of the Ray cluster has {each} GPUs (allowed: up to {most}, or --device cpu)"
-            raise UsageError(f"--tensor-parallel is {each}, but {has}" if most else "the Ray cluster has no GPU")
+            given = "--tensor-parallel" if engine.pipeline == 1 else "--tensor-parallel times --pipeline"
+            raise UsageError(f"{given} is {each}, but {has}" if most else "the Ray cluster has no GPU")
         rooms = [count // each for count in gpus]
         n = n or sum(rooms)
         if n > sum(rooms):

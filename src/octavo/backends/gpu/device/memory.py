@@ -21,12 +21,13 @@ RESERVE = 512 << 20
 
 def free(target: GpuTarget) -> int:
     """Bytes that a model may take. Kernels that are interpreted have all that they want."""
-    if target.device == "cpu":
+    if target.kind == "cpu":
         return 1 << 62
     import torch
 
-    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return int(torch.cuda.mem_get_info()[0]) + unused
+    card = target.device
+    unused = torch.cuda.memory_reserved(card) - torch.cuda.memory_allocated(card)
+    return int(torch.cuda.mem_get_info(card)[0]) + unused
 
 
 def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention = "exact") -> int:

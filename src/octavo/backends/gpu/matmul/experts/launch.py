@@ -22,12 +22,9 @@ from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
-SHORT_K = 1024
-FEW_PAIRS = 8
-"""Pairs up to which those with a short K read each its expert's weights for themselves."""
-MOST_READS, MOST_MMA_READS = 1.75, 1.2
-"""Times that an expert in use may be read on average, with a longer K, before sorting pairs pays; and where `mma.sync`
-multiplies them."""
+MOST_READS, MOST_READS_BY_TENSOR_CORES = 1.75, 1.5
+"""Times that an expert in use may be read on average before sorting pairs pays; the latter where kernels that were
+written for few pairs multiply them."""
 SORT_BLOCK = 1024
 QUANTIZE_BLOCK, FEW_SLOTS = 256, 512
 """Values that a program quantizes; and slots for which there is memory at least, then four times as many, and so on:
@@ -35,10 +32,8 @@ kernels are compiled for each."""
 FLOAT_BLOCK = 1024
 
 
-def sorts(n_pairs: int, n_experts: int, kp: int, most_reads: float = MOST_READS) -> bool:
+def sorts(n_pairs: int, n_experts: int, most_reads: float = MOST_READS) -> bool:
     """Whether that many pairs are to be sorted, so that an expert's weights are read for all of its pairs together."""
-    if kp <= SHORT_K:
-        return n_pairs > FEW_PAIRS
     in_use = n_experts * (1 - (1 - 1 / n_experts) ** n_pairs)
     return n_pairs > most_reads * in_use
 
@@ -52,10 +47,10 @@ def product(
     """
     n_pairs = ids.numel()
     if isinstance(w, FloatWeight):
-        return float_product(c, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts, w.k) else None
+        return float_product(c, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts) else None
     shape = dispatch.experts(w.layout, w.n, w.kp, n_pairs / w.experts, c.target.arch)
-    most = MOST_MMA_READS if isinstance(shape, ExpertsMmaShape) else MOST_READS
-    return product_in(c, shape, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts, w.k, most) else None
+    most = MOST_READS if isinstance(shape, ExpertsShape) else MOST_READS_BY_TENSOR_CORES
+    return product_in(c, shape, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts, most) else None
 
 
 @dataclass(frozen=True, eq=False)
