@@ -77,7 +77,7 @@ def format_of(name: str, k: int) -> BlockFormat:
 
 
 class Allocations(TorchDispatchMode):
-    """The bytes of each tensor that is made, and is no view of another."""
+    """The bytes of each tensor that is made, and is not a view of another."""
 
     def __init__(self) -> None:
         super().__init__()
