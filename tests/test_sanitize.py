@@ -1,4 +1,4 @@
-"""`.ci/sanitize`: shards and batches of tests, and what is kept of those that were clean, by a stand-in for it."""
+"""`.ci/sanitize`: shards, batches, and that clean tests are not run again; a script stands in for the sanitizer."""
 
 from __future__ import annotations
 
