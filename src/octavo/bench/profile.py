@@ -147,7 +147,8 @@ Rooflines = Mapping[str, Roofline]
 
 
 def rooflines_of(engine: Engine) -> dict[str, Roofline]:
-    """What the backends that an engine's nodes are on can do at best, measured now."""
+    """What the backends that an engine's nodes are on can do at best, measured now: in memory that weights have not taken
+    if it is not loaded yet."""
     used = [engine.backends[i] for i in sorted(set(engine.schedule.backends.values()))]
     return {backend.name: roofline_of(backend, getattr(backend, "threads", 1)) for backend in used}
 

@@ -43,8 +43,8 @@ def profile(
             kinds = {"cache_type": where.kv, "attention": where.attention}
             report = _counted(engine, {"model": str(path), "new": new, "depth": depth, **kinds})
         else:
-            measured = measure(engine, new, depth, rounds)
-            report = as_object(measured, new, depth, rooflines_of(engine))
+            rooflines = rooflines_of(engine)  # while there are no weights that take the memory
+            report = as_object(measure(engine, new, depth, rounds), new, depth, rooflines)
     if as_json:
         print(to_json(report))
     else:
