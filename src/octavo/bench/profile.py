@@ -147,8 +147,7 @@ Rooflines = Mapping[str, Roofline]
 
 
 def rooflines_of(engine: Engine) -> dict[str, Roofline]:
-    """What the backends that an engine's nodes are on can do at best, measured now: in memory that weights have not taken
-    if it is not loaded yet."""
+    """What the backends of an engine can do at best, measured now: before it is loaded there is memory for it."""
     used = [engine.backends[i] for i in sorted(set(engine.schedule.backends.values()))]
     return {backend.name: roofline_of(backend, getattr(backend, "threads", 1)) for backend in used}
 
