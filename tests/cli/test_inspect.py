@@ -103,7 +103,7 @@ def test_stages_of_a_pipeline(octavo: Run, alphabet: str) -> None:
         embedding = file.tensors["token_embd.weight"].nbytes if "output.weight" not in file.tensors else 0
         assert sum(stage["weights"] for stage in stages) == sum(t.nbytes for t in file.tensors.values()) + embedding
     error = octavo("inspect", alphabet, "--pipeline", "3", "--device", "cpu").error()
-    assert error == "--pipeline is 3, but the model has 2 layers (allowed: 1 to 2)"
+    assert error == "octavo: error: --pipeline is 3, but the model has 2 layers (allowed: 1 to 2)"
 
 
 def test_json(octavo: Run, alphabet: str) -> None:

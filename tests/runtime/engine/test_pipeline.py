@@ -23,6 +23,7 @@ from octavo.runtime.engine.placement import backends_for, even_parts
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
+from tests.graph.ranks import Meeting, ThreadCommunicator
 from tests.graph.small import Limited
 from tests.runtime.sampling.test_device_sampling import Eager
 
@@ -55,7 +56,7 @@ def demo() -> Iterator[ModelSpec]:
 def placed(model: ModelSpec, cards: Sequence[Backend], gpu_layers: Any = "all", **more: Any) -> Engine:
     backends = [*cards, Limited("host")]
     options: dict[str, Any] = {"n_ctx": 64, "n_batch": 8, "n_outputs": 1, **more}
-    return Engine(model, backends, EngineConfig(gpu_layers=gpu_layers, pipeline=len(cards), **options))
+    return Engine(model, backends, EngineConfig(gpu_layers=gpu_layers, **{"pipeline": len(cards)} | options))
 
 
 @pytest.mark.parametrize(("sizes", "beside", "room", "joined", "counts"), [
@@ -105,6 +106,17 @@ def test_what_does_not_fit_says_how_many_layers_would(demo: ModelSpec, caplog: p
         placed(demo, [Card(1), Card(1)])
 
 
+def test_ranks_have_the_layers_that_rank_0_has(demo: ModelSpec) -> None:
+    """Whatever memory they have, unless it is too little."""
+    cards = [Card(99), Card(99)]
+    for backend in cards:
+        backend.communicator = ThreadCommunicator(Meeting(2), 1)
+    assert placed(demo, cards, pipeline=(8, 2)).stages == (8, 2)
+    cards[0].mib = 6
+    with pytest.raises(BackendError, match="GiB are free: more ranks or stages have less each, as has a smaller --ctx"):
+        placed(demo, cards, pipeline=(8, 2))
+
+
 def test_layers_on_the_cpu_before_those_of_stages_compute_the_same(demo: ModelSpec) -> None:
     prompt = np.random.default_rng(0).integers(0, 256, 50).tolist()
     want = placed(demo, [ReferenceBackend()]).logits(prompt)
@@ -135,10 +147,13 @@ def test_wrong_arguments(given: dict[str, Any], problem: str) -> None:
 
 
 def said(model: Model) -> list[str]:
-    """Greedy and seeded."""
+    """Greedy and seeded, and with penalties, a grammar and log-probabilities."""
+    number = octavo.Grammar.json_schema({"type": "integer"})
     found = [*model.generate_many(QUESTIONS, temperature=0.0, max_tokens=40),
-             *model.generate_many(QUESTIONS, seed=1, max_tokens=20)]
-    return list(map(str, found))
+             *model.generate_many(QUESTIONS, seed=1, max_tokens=20),
+             *model.generate_many(QUESTIONS[:2], seed=2, max_tokens=9, repeat_penalty=1.3, logprobs=2),
+             *model.generate_many(QUESTIONS[:2], temperature=0.0, grammar=number)]
+    return [f"{reply} {reply.logprobs}" for reply in found]
 
 
 def test_the_demo_model_says_the_same() -> None:
