@@ -16,12 +16,13 @@ from multiprocessing.connection import Connection, wait
 from threading import Condition, RLock, Thread, get_ident
 from time import monotonic
 from typing import Any
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from octavo.backends.cores import cores
 from octavo.errors import RankError, UsageError
 from octavo.formats.spec import AnyArray
 from octavo.graph.communicator import Reduction
+from octavo.graph.executor import Executor
 from octavo.graph.node import Attention
 from octavo.graph.protocol import Call
 from octavo.runtime.parallel.messages import Failed, FromRank, Here, Load, Ready, RowPart, ToRank, encode, from_rank
@@ -123,6 +124,8 @@ class RankGroup:
         self.device, self.threads = device, threads
         self._deterministic, self._attention = deterministic, attention
         self._shared, self._lock, self._acting = _Shared(), RLock(), 0
+        self.executors = WeakSet[Executor]()
+        """Those that lead: their captured steps end with the group, or NCCL's would not."""
         self._ended = finalize(self, _end, self._shared)
 
     def start(self, path: str, lora: tuple[tuple[str, float], ...], config: dict[str, Any]) -> None:
@@ -157,9 +160,10 @@ class RankGroup:
             if shared.failure:
                 return
             try:
-                shared.communicators = meet(store, self.device, 0, ranks, stages)
-                for outer, inner in zip(self.communicators, shared.communicators, strict=True):
+                found = meet(store, self.device, 0, ranks, stages)
+                for outer, inner in zip(self.communicators, found, strict=True):
                     outer.inner = inner
+                shared.communicators = found
             except Exception as error:
                 shared.fail(f"the ranks did not find each other: {error}")
             with shared.changed:
@@ -255,6 +259,8 @@ class RankGroup:
 
     def close(self) -> None:
         """End the other ranks."""
+        for executor in list(self.executors):
+            executor.rebind()
         self._ended()
 
 

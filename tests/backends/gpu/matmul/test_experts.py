@@ -27,6 +27,7 @@ from tests.sampling import some
 
 DEVICE = GpuBackend().target.device
 BLOCK_M = 32
+SHAPE = dispatch.portable_experts(None, 70, 256, 8.0, "interpreter")
 NUMBERS = np.random.default_rng(0)
 
 
@@ -86,7 +87,7 @@ def test_products_of_one_plan_sort_once(tokens: int, n_experts: int) -> None:
     outs = [torch.full((tokens, 2, 70), torch.nan, device=DEVICE) for _ in stored]
     of_x, of_pairs = (experts.Rows(v, Source(matrix(v.view(-1, 256))), "values", v.numel() // 256) for v in (x, wide))
     parts = [
-        experts.sorted_product(context, w, v, ids, out, sharing)
+        experts.product_in(context, SHAPE, w, v, ids, out, sharing)
         for w, v, out, sharing in ((gate, of_x, outs[0], 2), (up, of_x, outs[1], 2), (down, of_pairs, outs[2], 1))
     ]
     assert [len(p) for p in parts] == [3, 1, 2], "sort and halves; neither; halves"
@@ -100,12 +101,16 @@ def test_products_of_one_plan_sort_once(tokens: int, n_experts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "n_experts", "kp", "wanted"),
-    [(8, 128, 2048, False), (64, 128, 2048, False), (256, 128, 2048, True), (8, 8, 4096, False), (16, 8, 4096, True),
-     (8, 128, 768, False), (16, 128, 768, True)],
+    ("pairs", "n_experts", "wanted"), [(8, 128, False), (64, 128, False), (256, 128, True), (8, 8, False), (16, 8, True)]
 )
-def test_when_sorting_pays(pairs: int, n_experts: int, kp: int, wanted: bool) -> None:
-    assert experts.sorts(pairs, n_experts, kp) == wanted
+def test_when_sorting_pays(pairs: int, n_experts: int, wanted: bool) -> None:
+    assert experts.sorts(pairs, n_experts) == wanted
+
+
+def test_fewer_reads_pay_where_a_product_of_few_pairs_is_no_dearer() -> None:
+    assert not experts.sorts(32, 32)
+    assert experts.sorts(32, 32, experts.MOST_READS_BY_TENSOR_CORES)
+    assert not experts.sorts(64, 128, experts.MOST_READS_BY_TENSOR_CORES)
 
 
 def test_scales_and_sorted_rows_are_announced() -> None:

@@ -6,12 +6,13 @@ calls on the stream, which a captured graph replays. Values of ranks that share 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from threading import Event
+from threading import Event, Lock, Thread
 from typing import Any, Protocol
 
 from octavo.backends.gloo import distributed
@@ -30,6 +31,8 @@ STEP_S = 7 * 24 * 3600.0
 """Seconds for a collective: the end of a rank is told otherwise, and a server may have nothing to do for days."""
 MOST_ROUNDS = 10_000
 """Of words that are given to kernels which wait for a rank that has ended."""
+ENDING_S = 5.0
+"""Seconds to wait for the end of a group, where that matters."""
 SETTINGS = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -68,6 +71,9 @@ def communicators(store: Any, rank: int, ranks: int, stages: int) -> list[Device
     import torch
 
     dist: Any = distributed()
+    for one in _ending:
+        one.join(ENDING_S)
+    _ending.clear()
     if dist.is_initialized():
         raise BackendError("tensor parallelism needs torch.distributed, which this process uses for something else")
     cards, timeout = [torch.device("cuda", stage * ranks) for stage in range(stages)], timedelta(seconds=STEP_S)
@@ -140,10 +146,16 @@ class DeviceCommunicator:
             self._dist.all_gather_into_tensor(out, part, group=self._group)
 
     def abort(self) -> None:
-        """Let go of the group. What waits for a rank that has ended goes on: kernels are given words of their call."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
+        """Let go of the group, in a thread: NCCL ends it when no captured graph has calls of it any more.
+
+        What waits for a rank that has ended goes on: NCCL's kernels are told, ours are given words of their call.
+        """
+        if not self._ended.is_set():
+            self._ended.set()
+            _ending.append(Thread(target=self._end, name="end of ranks", daemon=True))
+            _ending[-1].start()
+
+    def _end(self) -> None:
         cuda: Any = self._torch.cuda
         if self._inboxes:
             inbox, last = self._inbox.view(-1, MOST_VALUES // BLOCK, BLOCK), cuda.default_stream(self._device)
@@ -153,8 +165,20 @@ class DeviceCommunicator:
                         break
                     inbox.copy_(((self._calls.to(self._torch.int64) + 1) << 32)[None, :, None])
                     cuda.current_stream().synchronize()
-        if self._dist.is_initialized():  # all groups end with the first
-            self._dist.distributed_c10d._abort_process_group()
+        with _end_of_groups:
+            if self._dist.is_initialized():  # all groups end with the first
+                self._dist.distributed_c10d._abort_process_group()
+
+
+_end_of_groups = Lock()
+_ending: list[Thread] = []
+"""The threads that end the last groups, which are waited for before there are others, and before exit."""
+
+
+@atexit.register
+def _wait_for_end() -> None:
+    for one in _ending:
+        one.join(ENDING_S)
 
 
 class HostStagedCommunicator:

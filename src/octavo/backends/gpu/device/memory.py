@@ -99,8 +99,8 @@ def weight_bytes(tensor: QTensor) -> int:
 
 def _joining(nodes: Iterable[Node]) -> int:
     """While weights are joined, the largest of those products is there twice."""
-    concats = (n.inputs[1:] for n in nodes if n.op == "mul_mat_concat")
-    return max((sum(weight_bytes(i.tensor) for i in weights) for weights in concats), default=0)
+    concats = (n.inputs for n in nodes if n.op in ("mul_mat_concat", "mul_mat_id_concat"))
+    return max((sum(weight_bytes(i.tensor) for i in inputs if i.op == "weight") for inputs in concats), default=0)
 
 
 def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
