@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from threading import Event, Lock, Thread
+from time import monotonic
 from typing import Any, Protocol
 
 from octavo.backends.gloo import distributed
@@ -71,9 +72,7 @@ def communicators(store: Any, rank: int, ranks: int, stages: int) -> list[Device
     import torch
 
     dist: Any = distributed()
-    for one in _ending:
-        one.join(ENDING_S)
-    _ending.clear()
+    wait_for_end()
     if dist.is_initialized():
         raise BackendError("tensor parallelism needs torch.distributed, which this process uses for something else")
     cards, timeout = [torch.device("cuda", stage * ranks) for stage in range(stages)], timedelta(seconds=STEP_S)
@@ -152,8 +151,9 @@ class DeviceCommunicator:
         """
         if not self._ended.is_set():
             self._ended.set()
-            _ending.append(Thread(target=self._end, name="end of ranks", daemon=True))
-            _ending[-1].start()
+            ending = Thread(target=self._end, name="end of ranks", daemon=True)
+            _ending.append(ending)
+            ending.start()
 
     def _end(self) -> None:
         cuda: Any = self._torch.cuda
@@ -165,20 +165,23 @@ class DeviceCommunicator:
                         break
                     inbox.copy_(((self._calls.to(self._torch.int64) + 1) << 32)[None, :, None])
                     cuda.current_stream().synchronize()
-        with _end_of_groups:
+        with _end_lock:
             if self._dist.is_initialized():  # all groups end with the first
                 self._dist.distributed_c10d._abort_process_group()
 
 
-_end_of_groups = Lock()
 _ending: list[Thread] = []
-"""The threads that end the last groups, which are waited for before there are others, and before exit."""
+"""Threads that end groups, which are waited for before there is another one, and before exit."""
+_end_lock = Lock()
 
 
 @atexit.register
-def _wait_for_end() -> None:
+def wait_for_end() -> None:
+    """Wait until groups that were let go of have ended, for ENDING_S at most."""
+    until = monotonic() + ENDING_S
     for one in _ending:
-        one.join(ENDING_S)
+        one.join(max(until - monotonic(), 0))
+    _ending[:] = [one for one in _ending if one.is_alive()]
 
 
 class HostStagedCommunicator:
