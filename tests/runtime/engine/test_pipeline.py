@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
 from tests.graph.ranks import Meeting, ThreadCommunicator
 from tests.graph.small import Limited
+from tests.models.table import TOKENS, save_only
+from tests.models.tiny_checkpoints import TABLE
 from tests.runtime.sampling.test_device_sampling import Eager
 
 INF = float("inf")
@@ -165,6 +168,20 @@ def test_the_demo_model_says_the_same() -> None:
             assert [b.name for b in model.engine.backends] == ["cpu"] * stages + ["reference"]
             assert said(model) == want
             np.testing.assert_array_equal(model.embed(QUESTIONS, pooling="mean"), vectors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen35", "gemma2", "rwkv7", "qwen3moe"])
+def test_states_windows_and_experts(name: str, tmp_path: Path) -> None:
+    """Prompts that share pages and states, which are copied on all backends."""
+    save_only(tmp_path, TABLE[name])
+    prompts, found = [TOKENS[:n] for n in (90, 70, 80, 90)], []
+    for stages in (1, 2):
+        with octavo.load(tmp_path, device="cpu", threads=1, pipeline=stages, max_sequences=2, n_ctx=256) as model:
+            options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
+            replies = [*model.generate_many(prompts, **options), *model.generate_many(prompts[:2], **options)]
+            found.append([reply.text for reply in replies])
+    assert found[0] == found[1]
 
 
 class Noted(Eager):
