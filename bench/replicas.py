@@ -5,7 +5,7 @@
 Before four replicas whose engines compute nothing, the front runs in a process of its own. Chunks are counted by its
 processor time, which other programs do not lengthen: at 50 tokens a second of each stream, so that each chunk comes by
 itself. First tokens are timed in turns, at a replica and through the front. Hits are those of conversations of eight
-turns with the demo model, on one replica and on four, or as many as there are cores. Needs Linux. The result is
+turns with the demo model, on one replica and on four, with a thread each. Needs Linux. The result is
 bench/results/replicas-<date>.json.
 """
 
@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import results_file
-from octavo.backends.cores import cores
 from octavo.bench.serving.http import Address, ReplyError, exchange, get_json, request_bytes
-from octavo.bench.serving.launch import free_port, running, served
+from octavo.bench.serving.launch import free_port, running
 from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
-from octavo.replicas.replica import Served
+from octavo.replicas.local import LocalProcess
+from octavo.replicas.replica import Served, Setup, start
 from octavo.replicas.serve import serve_front
 from octavo.server.engine.fake import FakeClient
 from octavo.server.serve import bind, run, serve
-from octavo.server.serve_options import ServerOptions
+from octavo.server.serve_options import EngineOptions, ServerOptions
 from serve_front import TOKENS, ask, processor_time
 
 REPLICAS, SECRET = 4, "bench"
@@ -164,15 +164,31 @@ async def conversation(to: Address, number: int) -> tuple[int, int]:
     return prompts, cached
 
 
+class OneThread:
+    """Starts whole servers of the demo model with a thread each, of which there may be more than cores."""
+
+    async def start(self, number: int) -> LocalProcess:
+        engine = EngineOptions("demo", device="cpu", threads=1, kv_memory=256 << 20)
+        return LocalProcess(*start(Setup(number, engine, ServerOptions(name="demo", secret=SECRET))))
+
+    async def close(self) -> None:
+        pass
+
+
+def front_of_servers(port: int, replicas: int) -> None:
+    """Be the front of servers of the demo model."""
+    options = ServerOptions(name="demo", port=port, secret=SECRET)
+    run(serve_front(OneThread(), replicas, options, bind("127.0.0.1", port)))
+
+
 def hits(replicas: int) -> dict[str, Any]:
     """The share of conversations' prompts that is in the caches of this many replicas."""
     async def all_of(to: Address) -> list[tuple[int, int]]:
-        if replicas > 1:
-            await all_up(to)
+        await all_up(to)
         return await asyncio.gather(*(conversation(to, 11 + i) for i in range(CONVERSATIONS)))
 
-    several = ["--replicas", str(replicas)] if replicas > 1 else []
-    with served("demo", ["--device", "cpu", "--kv-memory", "256M", *several]) as to:
+    to = Address("127.0.0.1", free_port())
+    with running("the front", [sys.executable, __file__, "--servers", str(to.port), str(replicas)], to):
         found = asyncio.run(all_of(to))
     prompts, cached = (sum(numbers) for numbers in zip(*found, strict=True))
     return {"replicas": replicas, "conversations": CONVERSATIONS, "turns": TURNS, "prompt_tokens": prompts,
@@ -186,6 +202,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--alone", type=int, default=200, help="requests whose first tokens are timed")
     parser.add_argument("--replica", type=int, metavar="PORT", help="be a replica")
     parser.add_argument("--front", type=int, nargs="+", metavar="PORT", help="be the front")
+    parser.add_argument("--servers", type=int, nargs=2, metavar=("PORT", "N"), help="be the front of servers")
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     asked = parser.parse_args(arguments)
     if asked.replica is not None:
@@ -194,15 +211,20 @@ def main(arguments: Sequence[str]) -> None:
     if asked.front is not None:
         front(asked.front)
         return
+    if asked.servers is not None:
+        front_of_servers(*asked.servers)
+        return
     ports = [free_port() for _ in range(1 + REPLICAS)]
+    load = os.getloadavg()[0]
     to, direct = Address("127.0.0.1", ports[0]), Address("127.0.0.1", ports[1])
     with running("the front", [sys.executable, __file__, "--front", *map(str, ports)], to) as process:
         asyncio.run(all_up(to))
         first = asyncio.run(added(to, direct, asked.alone))
         routes = [asyncio.run(chunks(to, process.pid, path, asked.streams, asked.tokens))
                   for path in ("/v1/chat/completions", "/v1/completions")]
-    found = {"first_token": first, "chunks": routes, "hits": [hits(1), hits(min(REPLICAS, cores()))]}
-    results_file.write("replicas", {**results_file.described(), "cores": os.cpu_count(), **found}, asked.output)
+    found = {"first_token": first, "chunks": routes, "hits": [hits(1), hits(REPLICAS)]}
+    described = {**results_file.described(), "cores": os.cpu_count(), "load_before": load}
+    results_file.write("replicas", {**described, **found}, asked.output)
     print(json.dumps(found, indent=1))
 
 

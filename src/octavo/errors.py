@@ -7,6 +7,7 @@ exits with status 2.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, Self
@@ -27,6 +28,16 @@ def import_failure(package: str, error: Exception, install: str) -> str:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package:
         return f"{package} is not installed ({install})"
     return f"{package} is installed, but can't be imported: {error or type(error).__name__}"
+
+
+def end_of_process(status: int) -> str:
+    """How a process ended, as a sentence on it says it, by its `returncode`."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:  # one of the numbers for real-time use
+        return f"was killed by signal {-status}"
 
 
 SHOWN_CHARACTERS = 80

@@ -145,7 +145,7 @@ def test_an_engine_that_is_killed_is_started_again(undisturbed: Found, tmp_path:
         os.kill(child(process), signal.SIGKILL)
         _, said = process.communicate(timeout=HANG_S)
     assert process.returncode == 1, said
-    assert "the engine ended: its process ended with status -9" in said
+    assert "the engine ended: its process was killed by SIGKILL" in said
     assert files(output) == found
 
 
@@ -210,6 +210,9 @@ def test_a_file_without_lines(octavo: Run, tmp_path: Path) -> None:
 def test_a_batch_that_never_ran_leaves_no_files(octavo: Run, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", ["What is 3 plus 4?", 7])
     assert "-c is 99999999" in octavo("batch", "demo", source, str(tmp_path / "out.jsonl"), "-c", "99999999").error()
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+    (tmp_path / "in.jsonl").write_text("What is 3 plus 4?\nWhat is 3 times 4?\n")
+    assert "in.jsonl: has no line of JSON" in octavo("batch", "demo", source, str(tmp_path / "out.jsonl")).error()
     assert os.listdir(tmp_path) == ["in.jsonl"]
 
 

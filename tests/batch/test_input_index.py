@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -132,6 +133,17 @@ def test_utf_16_is_named(tmp_path: Path, coding: str) -> None:
     (tmp_path / "in").write_bytes(("\ufeff" * (coding != "utf-16") + '"a"\n').encode(coding))
     with pytest.raises(FileError, match=r"in: .*is in UTF-16 \(allowed: UTF-8\)|in.*byte 0.*is in UTF-16"):
         indexed(tmp_path / "in")
+
+
+def test_a_file_of_texts_without_quotation_marks_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("What is 3 plus 4?\n\n12 times 7?\n")
+    with pytest.raises(FileError, match=r'in.jsonl: has no line of JSON \(allowed: requests, or prompts as "What is'):
+        indexed(path)
+    path.write_text('What is 3 plus 4?\n"What is 3 plus 4?"\n')
+    found, bad = indexed(path)
+    with closing(found):
+        assert ([*bad], found.numbers.tolist()) == ([1], [2])
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

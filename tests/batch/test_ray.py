@@ -1,7 +1,8 @@
-"""Replicas by Ray: the same responses as one engine gives, whatever dies; and what is said without Ray, or room."""
+"""Replicas by Ray: the same responses as one engine gives, whatever dies; and what is said without room."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -11,13 +12,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from octavo.batch.ray_replicas import ray_replicas
-from octavo.errors import OctavoError
-from octavo.server.serve_options import EngineOptions, ServerOptions
+from octavo.batch import ray_replicas
+from octavo.batch.ray_replicas import RayReplica
+from octavo.batch.replica import ReplicaDiedError
+from octavo.batch.request_line import CHAT
+from octavo.errors import BackendError
 from tests.batch.files import comparable, mixed, read_lines, write_lines
 from tests.batch.test_command import files, run, started, until_bytes
 from tests.limits import HANG_S
@@ -25,13 +29,6 @@ from tests.limits import HANG_S
 Found = tuple[str, dict[str, list[Any]]]
 TWO = ("--replicas", "2")
 N = 96
-
-
-def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(OctavoError, match=r"replicas need Ray: .*\[ray\]"), \
-            ray_replicas(None, 2, EngineOptions("demo"), ServerOptions("demo"), 600.0):
-        raise AssertionError("there are no replicas")
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +83,53 @@ def workers(name: bytes) -> list[int]:
     return found
 
 
+class RayError(Exception):
+    pass
+
+
+class ActorUnavailableError(RayError):
+    pass
+
+
+class Actor:
+    """One whose methods, asked again and again, have these results, in turn; an error is raised."""
+
+    def __init__(self, **results: list[Any]) -> None:
+        self.results = results
+
+    def __getattr__(self, name: str) -> Any:
+        async def answer(*given: object) -> Any:
+            found = self.results[name].pop(0)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return SimpleNamespace(remote=answer)
+
+
+def test_the_time_that_ray_takes_to_start_an_actor_again_is_no_requests_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_replicas, "AGAIN_S", 0.001)
+    ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RayError, ActorUnavailableError=ActorUnavailableError))
+    away, died = ActorUnavailableError("it may not have been executed"), RayError("it died")
+    actor = Actor(
+        placed=[None, away, away, away, None, None], start=[None, died, None], answer=[away, (200, b"{}"), (200, b"{}")]
+    )
+
+    async def asked() -> None:
+        replica = RayReplica(ray, actor, 4)
+        await replica.start()
+        with pytest.raises(ReplicaDiedError):  # the actor had it when it died
+            await replica.answer(CHAT, b"{}", "req_1")
+        for _ in range(2):
+            assert (await replica.answer(CHAT, b"{}", "req_1")).status == 200
+        assert actor.results == {"placed": [], "start": [], "answer": []}
+        actor.results = {"placed": [None] * 3, "start": [died] * 3}
+        with pytest.raises(BackendError, match="a replica can't be started: a replica died: it died"):
+            await replica.start()
+
+    asyncio.run(asked())
+
+
 @pytest.mark.slow
 def test_two_replicas_answer_as_one_engine(alone: Found, tmp_path: Path, cluster: str) -> None:
     source, found = alone
@@ -131,7 +175,7 @@ def test_more_replicas_than_there_is_room_for(alone: Found, tmp_path: Path, clus
     output = str(tmp_path / "out.jsonl")
     done = run(alone[0], output, "--replicas", "3", "--ray-address", cluster)
     assert done.returncode == 2
-    assert "--replicas is 3, and Ray has 2 cores (allowed: 2 of 1 threads)" in done.stderr
+    assert "--replicas is 3 (allowed: up to 2, as the Ray cluster has 2 CPUs)" in done.stderr
     done = run(alone[0], output, "--ray-address", "127.0.0.1:1")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("octavo: error: Ray can't be reached at 127.0.0.1:1")

@@ -70,7 +70,7 @@ def test_forms(line: Any, text_url: str, custom_id: str, url: str, body: Any) ->
         ({**openai_line("a", {}), "method": "GET"}, "invalid_method", "method is 'GET'"),
         ({**openai_line("a", {}), "method": 1}, "invalid_request", "method must be a string"),
         (openai_line("a", {}, "/v1/images"), "invalid_url", "url is '/v1/images'"),
-        ({**openai_line("a", {}), "body": [1]}, "invalid_request", "body is not what a request is"),
+        ({**openai_line("a", {}), "body": [1]}, "invalid_request", "body is not a request"),
         ({**openai_line("a", {}), "custom_id": 7}, "invalid_request", "custom_id must be a string"),
         (openai_line("", {}), "invalid_request", "custom_id has 0 characters"),
         (openai_line("a" * 513, {}), "invalid_request", "custom_id has 513 characters"),

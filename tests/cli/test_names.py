@@ -167,6 +167,17 @@ def test_words_of_a_prompt_need_no_quotes(octavo: Run, alphabet: str) -> None:
     assert octavo("run", alphabet, "a", *options, "b").out == octavo("run", alphabet, "a b", *options).out
 
 
+@pytest.mark.parametrize(("typed", "said"), [
+    ("batch a b", "Missing argument 'OUT': write `octavo batch MODEL IN OUT`"),
+    ("rank demo", "Missing argument 'QUERY': write `octavo rank MODEL QUERY DOCUMENTS`"),
+    ("serve demo --port 99999", "Invalid value for '--port' (allowed: 65535 or less)"),
+    ("run demo x --replicas 2", "no option --replicas here: `octavo serve` and `octavo batch` have it"),
+    ("run demo x --num-gpus 2", "no option --num-gpus here: CUDA_VISIBLE_DEVICES says which GPUs are used"),
+])
+def test_what_is_missing_or_wrong_is_shown(octavo: Run, typed: str, said: str) -> None:
+    assert said in octavo(*typed.split()).error()
+
+
 def test_an_error_names_what_was_typed(octavo: Run, alphabet: str) -> None:
     assert "error: --num-ctx is 9999999" in octavo("run", alphabet, "ab", "--num-ctx", "9999999").error()
     with pytest.raises(UsageError, match="'--num-ctx' requires an argument"):

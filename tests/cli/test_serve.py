@@ -70,7 +70,29 @@ def test_a_host_that_no_request_has(octavo: Run, host: str) -> None:
 def test_a_line_says_where_kv_events_go(events: KVEvents, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as sock:
         serve._tell(ServerOptions("demo"), sock, events)
-    assert capsys.readouterr().err.splitlines()[1] == f"octavo: KV events are {said}"
+        serve._tell(ServerOptions("demo"), sock, events, 2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == f"octavo: KV events are {said}"
+    assert lines[3] == f"octavo: KV events of replica 0 are {said}"
+    assert lines[4].startswith("octavo: KV events of replica 1 are ")
+    assert ":5558" in lines[4]
+
+
+def test_replicas_publish_kv_events_at_ports_of_their_own(tmp_path: Path) -> None:
+    apart = "tcp://*:5557", "tcp://*:5561", "kv"
+    assert serve.Routers(*apart).options(4) == KVEvents(*apart)
+    assert serve.Routers("tcp://localhost:5557", "tcp://*:5558").options(4) is not None, "the first is the router's"
+    for routers, n, words in (
+        (serve.Routers("tcp://*:5557", "tcp://*:5558"), 2, r"\(allowed: ports that are 2 or more apart\)"),
+        (serve.Routers("tcp://*:5557", "tcp://[::]:5554"), 4, "ports that are 4 or more apart"),
+        (serve.Routers("tcp://*:65535"), 2, r"--kv-events is tcp://\*:65535: --replicas is 2,.*up to 65534\)"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            routers.options(n)
+    (tmp_path / "events.1").write_bytes(b"precious")
+    assert serve.Routers(f"ipc://{tmp_path}/events").options(1) is not None
+    with pytest.raises(UsageError, match=r"events.1: a file that is not a socket is there"):
+        serve.Routers(f"ipc://{tmp_path}/events").options(2)
 
 
 def test_a_path_of_kv_events_is_looked_at_before_the_model_is_loaded(tmp_path: Path) -> None:
@@ -92,7 +114,7 @@ def test_replicas_of_a_cluster_come_with_a_warning(
     monkeypatch.setattr("octavo.replicas.ray_actors.RayLauncher", lambda *given: None)
     monkeypatch.setattr("octavo.replicas.serve.serve_front", lambda *given: None)
     monkeypatch.setattr("octavo.server.serve.run", lambda given: None)
-    serve._run_replicas(serve.Replicas(2, address), EngineOptions("demo"), ServerOptions("demo", port=0), 600.0)
+    serve._run_replicas(serve.Replicas(2, address), EngineOptions("demo"), ServerOptions("demo", port=0))
     assert ("replicas listen on their nodes' addresses" in caplog.text) == warns
 
 

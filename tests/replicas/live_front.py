@@ -70,7 +70,7 @@ def fronting(launcher: Launcher, n: int, options: ServerOptions = OPTIONS) -> It
 
 def local(n: int, options: ServerOptions = OPTIONS) -> LocalLauncher:
     """What starts real processes."""
-    return LocalLauncher(n, ENGINE, options, 600.0)
+    return LocalLauncher(n, ENGINE, options)
 
 
 def kill(front: Front, number: int, by: int = signal.SIGKILL) -> None:

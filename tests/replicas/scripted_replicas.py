@@ -27,6 +27,7 @@ class Scripted:
     script  what it answers, where it does not pass requests on to `server`, a port
     cut     bytes of the next response to a POST, after which its connection ends; None for all of it
     health  what it says of itself
+    poison  a request that has this ends all connections; others are answered after a while
     asked   requests that came, but for those for /health
     """
 
@@ -35,11 +36,14 @@ class Scripted:
         self.script: Script | None = None
         self.server: int | None = None
         self.cut: int | None = None
+        self.poison: bytes | None = None
+        self._writers = set[asyncio.StreamWriter]()
         self.health = WELL
         self.asked = list[bytes]()
         self.stopped = 0
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         with suppress(OSError, EOFError):
             while True:
                 data = await self._request(reader)
@@ -47,6 +51,14 @@ class Scripted:
                     writer.write(self.health)
                     continue
                 self.asked.append(data)
+                if self.poison is not None:
+                    await asyncio.sleep(0.01 if self.poison in data else 0.1)
+                    for one in self._writers if self.poison in data else ():
+                        one.transport.abort()
+                    if writer.transport.is_closing():
+                        return
+                    writer.write(WELL)
+                    continue
                 if self.script is None:
                     await self._pass_on(data, writer)
                     return

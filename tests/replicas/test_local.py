@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,18 +23,20 @@ from octavo.replicas.pool import Pool
 from octavo.server.engine.fake import FakeClient
 from octavo.server.http.tls import Certificate
 from octavo.server.routes.metrics import Metrics
-from octavo.server.serve_options import EngineOptions, ServerOptions
+from octavo.server.serve_options import EngineOptions, KVEvents, ServerOptions
 from tests.limits import HANG_S
-from tests.replicas.live_front import OPTIONS, fronting
+from tests.replicas.live_front import ENGINE, OPTIONS, fronting
 from tests.replicas.live_front import local as processes
 from tests.replicas.scripted_replicas import ScriptedLauncher
 from tests.server.http.test_tls import CERT, KEY
+from tests.server.kv_events.reader import Reader
+from tests.server.scripted_engine import until
 
 SERVER = ServerOptions(name="demo")
 
 
 def setups(n: int, **engine: object) -> list[tuple[int | None, int, dict[str, str]]]:
-    launcher = LocalLauncher(n, EngineOptions("demo", **engine), SERVER, 600.0)  # type: ignore[arg-type]
+    launcher = LocalLauncher(n, EngineOptions("demo", **engine), SERVER)  # type: ignore[arg-type]
     found = [launcher.setup(i) for i in range(n)]
     assert [one.number for one in found] == [*range(n)]
     return [(one.engine.threads, one.engine.servers, one.environment) for one in found]
@@ -125,6 +128,31 @@ def test_the_certificate_is_the_fronts_alone() -> None:
         assert (said["pid"], said["answered"]) == (running.process.pid, 1)
 
 
+def test_routers_follow_the_pages_of_each_and_choose_one(tmp_path: Path) -> None:
+    """As those of vLLM's data-parallel ranks: a publisher for each, and a header."""
+    events = KVEvents(f"ipc://{tmp_path}/events", f"ipc://{tmp_path}/replay")
+    launcher = local.LocalLauncher(2, msgspec.structs.replace(ENGINE, kv_events=events), OPTIONS)
+    readers = [Reader(one.endpoint, one.replay or "") for one in map(events.of_rank, range(2))]
+    with fronting(launcher, 2) as (server, front):
+        for number, reader in enumerate(readers):
+            body = {"prompt": "What is 12 times 7? " * (20 + 10 * number), "max_tokens": 1}
+            for _ in range(3):
+                assert server.send("POST", "/v1/completions", body, {"X-data-parallel-rank": str(number)})[0] == 200
+            until(lambda reader=reader: reader.poll() and reader.tree.counts["stored"] > 0)
+        assert [one.answered for one in front.pool.replicas] == [3, 3]
+        for reader in readers:
+            reader.catch_up()
+        first, second = (reader.tree.paths for reader in readers)
+        assert first < second, "the longer prompt begins with the shorter one"
+        assert [reader.ranks for reader in readers] == [{0}, {1}]
+        for given in ("2", "-1", "x", "9" * 5000):
+            status, error = server.refused("/v1/completions", {"prompt": "a"}, **{"x-data-parallel-rank": given})
+            assert (status, error["param"]) == (400, "x-data-parallel-rank"), given
+            assert "(allowed: a replica, 0 to 1)" in error["message"]
+    for reader in readers:
+        reader.close()
+
+
 def test_numbers_of_all_replicas_are_one_page() -> None:
     texts = {}
     for number in (0, 2):
@@ -141,6 +169,8 @@ def test_numbers_of_all_replicas_are_one_page() -> None:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 labels = {**sample.labels, "replica": str(number)}
+                if "engine" in labels:  # vLLM's name for it
+                    labels["engine"] = str(number)
                 assert found.pop((sample.name, *sorted(labels.items()))) == sample.value
     of_each = dict.fromkeys((f"octavo:replica_{name}" for name in (
         "up", "requests", "restarts_total", "rolling_restarts_total")), 0)
@@ -150,9 +180,9 @@ def test_numbers_of_all_replicas_are_one_page() -> None:
 
 @pytest.mark.parametrize(("options", "why"), [
     ("--ray-address auto", "--ray-address needs --replicas"),
-    ("--replicas 2 --kv-events tcp://*:5557",
-     "--kv-events does not go together with --replicas: it is for routers in front of single servers, and replicas "
-     "have a front that routes (leave one of the two out)"),
+    ("--replicas 2 --kv-events tcp://*:5557 --kv-events-replay tcp://*:5558",
+     "--kv-events is tcp://*:5557, --kv-events-replay is tcp://*:5558: --replicas is 2, and each publishes at ports of "
+     "its own, from those given on (allowed: ports that are 2 or more apart)"),
 ])
 def test_options_that_do_not_go_together(options: str, why: str) -> None:
     command = [sys.executable, "-m", "octavo", "serve", "demo", *options.split()]

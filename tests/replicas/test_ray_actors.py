@@ -11,44 +11,44 @@ from typing import Any
 import pytest
 
 from octavo.bench.serving.http import Address
-from octavo.errors import BackendError, UsageError
-from octavo.replicas import relay
-from octavo.replicas.ray_actors import LOCAL, RayLauncher, RayReplica
+from octavo.errors import UsageError
+from octavo.replicas import ray_actors, relay
+from octavo.replicas.ray_actors import RayLauncher, RayReplica
+from octavo.replicas.replica import Served, encode
+from octavo.server.engine.ray_cluster import LOCAL
 from tests.replicas.live_front import ENGINE, OPTIONS, fronting
 from tests.replicas.requests import answer, chance_and_time, requests
 from tests.server.scripted_engine import until
 
 
-def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"ray is not installed \(pip install '\.\[ray\]'"):
-        RayLauncher(2, ENGINE, OPTIONS, 600.0, LOCAL)
-
-
-def test_a_cluster_that_can_not_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(**options: Any) -> None:
-        raise ConnectionError(f"nobody listens at {options['address']}\nmore of it")
-
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
-    monkeypatch.setattr("octavo.replicas.ray_actors.require_listener", lambda address: None)
-    with pytest.raises(BackendError, match=r"Ray can't be reached at 10.0.0.1:6379: nobody listens at 10.0.0.1:6379$"):
-        RayLauncher(2, ENGINE, OPTIONS, 600.0, "10.0.0.1:6379")
-    with pytest.raises(BackendError, match=r"no Ray runs on this machine: start one with `ray start --head`, or use "):
-        RayLauncher(2, ENGINE, OPTIONS, 600.0, "auto")
-
-
-def test_where_nobody_listens_ray_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would try for minutes."""
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
-    with pytest.raises(BackendError, match=r"Ray can't be reached at 127.0.0.1:1: .*Connection refused"):
-        RayLauncher(2, ENGINE, OPTIONS, 600.0, "127.0.0.1:1")
-
-
 def test_replicas_of_this_machine_listen_here_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = SimpleNamespace(init=lambda **options: None, cluster_resources=lambda: {"CPU": 2.0})
+    nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}]
+    ray = SimpleNamespace(init=lambda **options: None, nodes=lambda: nodes)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    assert RayLauncher(2, ENGINE, OPTIONS, 600.0, LOCAL)._setup.host == "127.0.0.1"
-    assert RayLauncher(2, ENGINE, OPTIONS, 600.0, "auto")._setup.host == "", "the node's"
+    assert RayLauncher(2, ENGINE, OPTIONS, LOCAL)._setup.host == "127.0.0.1"
+    assert RayLauncher(2, ENGINE, OPTIONS, "auto")._setup.host == "", "the node's"
+
+
+def test_a_replica_that_has_no_place_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the GPUs are another job's; it is served all the same once there is one."""
+    monkeypatch.setattr(ray_actors, "PLACE_S", 0.05)
+    found = Served("10.0.0.1", 1, 2, 3)
+
+    async def served(seconds: float) -> None:
+        async def after(value: Any) -> Any:
+            await asyncio.sleep(seconds)
+            return value
+
+        actor = SimpleNamespace(placed=SimpleNamespace(remote=lambda: after(None)),
+                                served=SimpleNamespace(remote=lambda: after(encode(found))))
+        assert await RayReplica(None, actor, 3, {"num_gpus": 2}).served() == found
+
+    asyncio.run(served(0.0))
+    assert not caplog.messages
+    asyncio.run(served(0.2))
+    assert caplog.messages == ["replica 3 waits for a node of the Ray cluster with 2 gpus free"]
 
 
 @pytest.mark.slow
@@ -56,11 +56,11 @@ def test_replicas_of_this_machine_listen_here_only(monkeypatch: pytest.MonkeyPat
 @pytest.mark.filterwarnings("ignore")  # of Ray itself
 def test_actors_serve_and_others_go_on_where_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "chance_and_time", chance_and_time)
-    monkeypatch.setattr("octavo.replicas.ray_actors.cores", lambda: 2)
+    monkeypatch.setattr("octavo.server.engine.ray_cluster.cores", lambda: 2)
     with pytest.raises(UsageError, match=r"--replicas is 3 \(allowed: up to 2, as the Ray cluster has 2 CPUs\)"):
-        RayLauncher(3, ENGINE, OPTIONS, 600.0, LOCAL)
+        RayLauncher(3, ENGINE, OPTIONS, LOCAL)
     asked = requests(22, 120)
-    with fronting(RayLauncher(2, ENGINE, OPTIONS, 600.0, LOCAL), 2) as (server, front):
+    with fronting(RayLauncher(2, ENGINE, OPTIONS, LOCAL), 2) as (server, front):
         to = Address("127.0.0.1", server.port)
 
         async def all_of(kills: bool) -> list[tuple[int, bytes]]:

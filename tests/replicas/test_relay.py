@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from octavo.replicas.relay import MOST_ENDS
 from octavo.runtime import Model
 from octavo.server.generation.handover import COMPLETE, LOST
 from octavo.server.serve_options import ServerOptions
+from tests.limits import HANG_S
 from tests.replicas.live_front import OPTIONS, SECRET, fronting
 from tests.replicas.requests import Asked, answer, chance_and_time, requests
 from tests.replicas.scripted_replicas import Scripted, ScriptedLauncher, json_answer, scripted
@@ -103,6 +105,29 @@ def test_a_request_that_ends_every_replica_ends_itself(two: tuple[Server, Front,
     assert (status, error["code"]) == (503, "replicas_ended")
     assert sum(len(one.asked) for one in replicas) == MOST_ENDS
     assert front.metrics.moved == MOST_ENDS
+
+
+def test_a_request_that_ends_every_replica_takes_no_other_along(two: tuple[Server, Front, list[Scripted]]) -> None:
+    """Those that were under way beside it, and moved with it, are asked without it."""
+    server, _, replicas = two
+    for one in replicas:
+        one.poison = b"poison"
+    found = dict[int, tuple[int, bytes]]()
+
+    def ask(number: int) -> None:
+        said = {"messages": [{"role": "user", "content": "poison" if number == 3 else f"hello {number}"}]}
+        found[number] = server.send("POST", CHAT, said)[::2]
+
+    threads = [Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_S)
+    status, body = found.pop(3)
+    assert (status, json.loads(body)["error"]["code"]) == (503, "replicas_ended")
+    assert json.loads(body)["error"]["message"].startswith("16 replicas ended while they computed this reply (")
+    assert [*found.values()] == [(200, b"{}")] * 7
+    assert sum(b"poison" in data for one in replicas for data in one.asked) == MOST_ENDS
 
 
 ERRORS = {

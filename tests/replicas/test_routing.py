@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from typing import Any
 
 import pytest
@@ -80,6 +81,34 @@ def test_no_replica_has_much_more_than_the_others() -> None:
         loads[chosen] += 1
         assert loads[chosen] <= max(FEW, BOUND * n / 4 + 1)
     assert max(loads.values()) > min(loads.values()), "those that hold it have as much as they may"
+
+
+def hits(replicas: int, conversations: int = 24, n: int = 8) -> float:
+    """The share of prompts that is cached where each request goes, with conversations that come and go as they do."""
+    rng, router = random.Random(1), PrefixRouter()
+    caches = [set[int]() for _ in range(replicas)]
+    loads, under_way = dict.fromkeys(range(replicas), 0), list[int]()
+    found = total = 0
+    left = [(str(name), turn) for name in range(conversations) for turn in range(1, n + 1)]
+    left.sort(key=lambda one: (one[1], rng.random()))  # a turn comes after those before it, the others in any order
+    for name, turn in left:
+        prompt = blocks(turns(name, turn))
+        chosen = router.choose(prompt, loads)
+        found += len(caches[chosen].intersection(prompt))
+        total += len(prompt)
+        caches[chosen].update(prompt)
+        under_way.append(chosen)
+        loads[chosen] += 1
+        while len(under_way) > rng.randrange(1, 12):
+            loads[under_way.pop(rng.randrange(len(under_way)))] -= 1
+    return found / total
+
+
+def test_four_replicas_have_nine_tenths_of_the_hits_of_one() -> None:
+    """As bench/replicas.py measures it with servers."""
+    one, four = hits(1), hits(4)
+    assert one > 0.8
+    assert four >= 0.9 * one
 
 
 def test_one_that_ends_holds_nothing() -> None:

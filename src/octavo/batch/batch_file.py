@@ -52,7 +52,6 @@ class BatchOptions:
     replicas       engines that answer; None for one here, or as many as a cluster has room for
     ray_address    of a cluster; None for this machine
     in_file_order  don't put prompts in order by their prefixes
-    step_timeout   seconds of a step after which an engine is started again
     """
 
     engine: EngineOptions
@@ -62,7 +61,6 @@ class BatchOptions:
     replicas: int | None = None
     ray_address: str | None = None
     in_file_order: bool = False
-    step_timeout: float = 600.0
 
 
 @dataclass
@@ -157,14 +155,12 @@ async def _replicas(options: BatchOptions) -> AsyncIterator[Sequence[Replica]]:
     async with AsyncExitStack() as stack:
         found: Sequence[Replica]
         if options.ray_address is None and options.replicas in (None, 1):
-            found = [LocalReplica(options.engine, options.server, options.step_timeout)]
+            found = [LocalReplica(options.engine, options.server)]
         else:
             from octavo.batch.ray_replicas import ray_replicas
 
             found = stack.enter_context(
-                ray_replicas(
-                    options.ray_address, options.replicas, options.engine, options.server, options.step_timeout
-                )
+                ray_replicas(options.ray_address, options.replicas, options.engine, options.server)
             )
         for replica in found:
             stack.push_async_callback(replica.close)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.batch.prefix_order import PREFIXES, prefix_marks, prefix_order
-from octavo.batch.request_line import BOM, EMBEDDINGS, BatchRequest, LineError, read_line
+from octavo.batch.request_line import BOM, EMBEDDINGS, BatchRequest, LineError, is_plain, read_line
 from octavo.errors import FileError
 from octavo.io.regular_file import open_regular
 
@@ -98,7 +98,8 @@ def index_input(
     """Read a file's lines, and put its requests in order. `show` is told the bytes that are read, and all.
 
     `bad` is called for lines that are not requests, and for those whose custom_id an earlier line has. Takes 130 bytes
-    a line, and 24 once all is read. Raises FileError for a file that can't be read, or is not in `state` any more.
+    a line, and 24 once all is read. Raises FileError for a file that can't be read, has no line of JSON, or is not in
+    `state` any more.
     """
     file = cast(BufferedReader, BufferedReader(open_regular(path, WHAT), 1 << 20))
     try:
@@ -112,7 +113,7 @@ def _index(
     file: BufferedReader, text_url: str, bad: Bad, show: Callable[[int, int], None], state: State, *,
     in_file_order: bool,
 ) -> InputIndex:
-    size, lines, embeds = os.fstat(file.fileno()).st_size, 0, False
+    size, lines, plain, embeds = os.fstat(file.fileno()).st_size, 0, 0, False
     numbers, offsets, ids, marks = array("Q"), array("Q"), array("Q"), array("I")
     for number, offset, data in _lines(file):
         if number % SHOWN_EACH == 0:
@@ -125,6 +126,7 @@ def _index(
                 raise LineError("line_too_long", f"the line has more than {LONGEST:,} bytes")
             request = read_line(number, data, text_url)
         except LineError as error:
+            plain += is_plain(data)
             bad(number, error)
             continue
         embeds |= request.url == EMBEDDINGS
@@ -132,6 +134,9 @@ def _index(
         offsets.append(offset)
         ids.append(_id_mark(request.custom_id))
         marks.extend((0,) * PREFIXES if in_file_order else prefix_marks(request.leading()))
+    if lines and plain == lines:
+        allowed = 'requests, or prompts as "What is 3 plus 4?", with their quotation marks, one per line'
+        raise FileError("has no line of JSON", file=file.name, allowed=allowed)
     found = InputIndex(
         file, text_url, lines, embeds, np.array(numbers, np.uint64), np.array(offsets, np.uint64),
         np.arange(len(numbers)), state,
@@ -185,7 +190,7 @@ def _repeated(index: InputIndex, marks: NDArray[np.uint64], bad: Bad) -> NDArray
             holders[int(earlier[i])] = other
         else:
             repeated[i] = True
-            message = f"custom_id {request.custom_id!r} is that of line {before.number}, too"
+            message = f"custom_id {request.custom_id!r} is also that of line {before.number}"
             bad(request.number, LineError("repeated_custom_id", message, request.custom_id))
     return repeated
 

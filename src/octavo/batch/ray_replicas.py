@@ -8,31 +8,32 @@ written, by itself.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from msgspec.structs import replace
-
-from octavo.backends.cores import cores
 from octavo.batch.replica import Answer, LocalReplica, ReplicaDiedError
-from octavo.errors import INSTALL_RAY, BackendError, OctavoError, UsageError, import_failure
-from octavo.io.listener import require_listener
+from octavo.errors import BackendError, OctavoError
+from octavo.server.engine.ray_cluster import LOCAL, RayCluster, first_line
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
 START_S = 600.0
 """Seconds until a replica is there: a place for it, and its model."""
 LIVES = 1000
 """Times that Ray starts a replica again which dies."""
+LOADS, AGAIN_S = 3, 0.2
+"""Times that a replica may end while it loads its model, and seconds between looks for whether it is there again."""
 
 
 class ReplicaActor:
     """What runs where a replica is. Errors are values: not all of ours can be pickled with their arguments."""
 
-    def __init__(self, engine: EngineOptions, server: ServerOptions, step_timeout: float) -> None:
-        self._replica = LocalReplica(engine, server, step_timeout)
+    def __init__(self, engine: EngineOptions, server: ServerOptions) -> None:
+        self._replica = LocalReplica(engine, server)
         self._started: asyncio.Future[None] | None = None
+
+    async def placed(self) -> None:
+        """Answer: the actor is there."""
 
     async def start(self) -> str | None:
         """Load the model, once. What is wrong where it can't be; None for nothing."""
@@ -58,6 +59,10 @@ class ReplicaActor:
         await self._replica.close()
 
 
+class _AwayError(ReplicaDiedError):
+    """An actor does not answer: it has just died, or Ray is about to start it again."""
+
+
 class RayReplica:
     """A replica by its actor's handle."""
 
@@ -69,13 +74,33 @@ class RayReplica:
         """Wait until the model is loaded. Raises BackendError where it can't be, or there is no place for it."""
         try:
             async with asyncio.timeout(START_S):
-                wrong = await self._result(self._actor.start.remote())
+                wrong = await self._load()
         except TimeoutError:
             raise BackendError(f"Ray has had no place for a replica for {START_S:.0f} s: the same command goes on "
                                "once there is one, or with fewer --replicas") from None
         if wrong is not None:
             raise BackendError(f"a replica can't be started: {wrong}")
         self._died = False
+
+    async def _load(self) -> str | None:
+        """Have the actor load the model: what is wrong. While Ray starts it again it is waited for."""
+        for again in range(LOADS):
+            try:
+                while not await self._is_there():
+                    await asyncio.sleep(AGAIN_S)
+                wrong: str | None = await self._result(self._actor.start.remote())
+                return wrong
+            except ReplicaDiedError as error:  # no answer's fault
+                if again == LOADS - 1:
+                    return str(error)
+        raise AssertionError("the last error is returned")
+
+    async def _is_there(self) -> bool:
+        try:
+            await self._result(self._actor.placed.remote())
+        except _AwayError:
+            return False
+        return True
 
     async def answer(self, url: str, body: bytes, request_id: str) -> Answer:
         if self._died:
@@ -98,60 +123,27 @@ class RayReplica:
             return await reference
         except self._ray.exceptions.RayError as error:
             self._died = True
-            raise ReplicaDiedError(f"a replica died: {str(error).strip().splitlines()[0]}") from None
+            away = isinstance(error, self._ray.exceptions.ActorUnavailableError)
+            raise (_AwayError if away else ReplicaDiedError)(f"a replica died: {first_line(error)}") from None
 
 
 @contextmanager
 def ray_replicas(
-    address: str | None, n: int | None, engine: EngineOptions, server: ServerOptions, step_timeout: float
+    address: str | None, n: int | None, engine: EngineOptions, server: ServerOptions
 ) -> Iterator[list[RayReplica]]:
     """Replicas of a model in the cluster at `address`, or on this machine for None; they are gone after the block.
 
-    `n` is their number; None for one a card, or a node where there is none. Each has a card where there are some and
-    the device allows, and else an equal part of the cores. Raises OctavoError without Ray, and for more replicas than
-    there is room for.
+    `n` is their number; None for as many as there are GPUs for, or one a node where there is no GPU. Raises as
+    `RayCluster`.
     """
+    cluster = RayCluster(address or LOCAL, n, engine)
     try:
-        import ray
-    except Exception as error:
-        raise OctavoError(f"replicas need Ray: {import_failure('ray', error, INSTALL_RAY)}") from None
-
-    where = "on this machine" if address is None else f"at {address}"
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        if address is None:
-            ray.init(num_cpus=cores(), include_dashboard=False, **quiet)
-        else:
-            require_listener(address)
-            ray.init(address=address, **quiet)
-    except Exception as error:
-        raise BackendError(f"Ray can't be reached {where}: {str(error).strip().splitlines()[0]}") from None
-    try:
-        n, needs, threads = _placement(ray, n, engine)
         room = LocalReplica(engine, server).room
-        kind = ray.remote(ReplicaActor).options(
-            max_concurrency=2 * room, max_restarts=LIVES, scheduling_strategy="SPREAD", **needs
-        )
-        actors = [kind.remote(replace(engine, threads=threads), server, step_timeout) for _ in range(n)]
-        yield [RayReplica(ray, actor, room) for actor in actors]
+        yield [
+            RayReplica(cluster.ray, cluster.start(
+                ReplicaActor, cluster.engine, server, max_concurrency=2 * room, max_restarts=LIVES
+            ), room)
+            for _ in range(cluster.n)
+        ]
     finally:
-        ray.shutdown()
-
-
-def _placement(ray: Any, n: int | None, engine: EngineOptions) -> tuple[int, dict[str, int], int]:
-    """How many replicas there are, what Ray is to reserve for each, and their threads.
-
-    Raises UsageError for more than there is room for.
-    """
-    has, nodes = ray.cluster_resources(), [node for node in ray.nodes() if node["Alive"]]
-    cards, all_cores = int(has.get("GPU", 0)), int(has.get("CPU", 0))
-    on_cards = engine.device == "gpu" or (engine.device == "auto" and cards > 0)
-    n = n or (cards if on_cards else len(nodes)) or 1
-    if on_cards and n > cards:
-        raise UsageError(f"--replicas is {n}, and Ray has {cards} GPUs (allowed: a GPU for each, or --device cpu)")
-    smallest = min((int(node["Resources"].get("CPU", 0)) for node in nodes), default=0)
-    threads = engine.threads or max(1, min(smallest, all_cores // n))
-    places = sum(int(node["Resources"].get("CPU", 0)) // threads for node in nodes)
-    if places < n:
-        raise UsageError(f"--replicas is {n}, and Ray has {all_cores} cores (allowed: {places} of {threads} threads)")
-    return n, {"num_cpus": threads, **({"num_gpus": 1} if on_cards else {})}, threads
+        cluster.close()

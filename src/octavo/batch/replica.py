@@ -62,13 +62,11 @@ class Replica(Protocol):
 class LocalReplica:
     """An engine in a process of its own, on this machine."""
 
-    def __init__(
-        self, engine: EngineOptions, server: ServerOptions, step_timeout: float = 600.0, make: Make | None = None
-    ) -> None:
-        """`step_timeout`: seconds of a step, after which the engine is restarted; `make` makes another client of it."""
+    def __init__(self, engine: EngineOptions, server: ServerOptions, make: Make | None = None) -> None:
+        """`make` makes another client of the engine."""
         self.engine, self.server = engine, server
         self.room = AHEAD * engine.max_sequences
-        self._make = make or (lambda: ProcessClient(engine, step_timeout=step_timeout))
+        self._make = make or (lambda: ProcessClient(engine))
         self._file: GGUFFile | None = None
         self._client: EngineClient | None = None
         self._app: ASGIApp | None = None

@@ -104,7 +104,7 @@ def read_line(number: int, data: bytes, text_url: str) -> BatchRequest:
         return _openai(number, custom_id, found)
     kinds = [name for name in PLAIN if name in found]
     if len(kinds) != 1:
-        has = f"has {' and '.join(kinds)}" if kinds else "asks for nothing"
+        has = f"has {' and '.join(kinds)}" if kinds else "has no request"
         allowed = "custom_id, method, url and body, or one of messages, prompt and input"
         raise LineError("invalid_request", f"the line {has} (allowed: {allowed})", custom_id)
     fields = {name: value for name, value in found.items() if name != "custom_id"}
@@ -176,7 +176,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, custom_id: str | Non
         raise LineError("invalid_json", f"{what} is nested too deep", custom_id) from None
     except msgspec.ValidationError:
         allowed = "an object" if what == "body" else "an object or a string; a prompt must be in quotation marks"
-        raise LineError("invalid_request", f"{what} is not what a request is (allowed: {allowed})", custom_id) from None
+        raise LineError("invalid_request", f"{what} is not a request (allowed: {allowed})", custom_id) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LineError("invalid_json", f"{what} is not valid JSON: {_fault(data, error)}", custom_id) from None
 
@@ -187,7 +187,12 @@ def _fault(data: bytes, error: Exception) -> str:
         return "it begins with a byte order mark; remove it"
     if b"\0" in data:
         return "it has zero bytes, as text in UTF-16 has (allowed: UTF-8)"
-    return str(error) if data.lstrip()[:1] in (b"{", b"[", b'"') else "a prompt must be in quotation marks"
+    return "a prompt must be in quotation marks" if is_plain(data) else str(error)
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether a line is text rather than JSON of the kinds that a line may be."""
+    return data.lstrip()[:1] not in (b"{", b"[", b'"') and not data.startswith(BOM) and b"\0" not in data
 
 
 def _pieces(value: Raw) -> list[bytes]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from octavo.errors import BackendError, UsageError
+from octavo.errors import BackendError, UsageError, end_of_process
 
 PEERS = ("llama.cpp",)
 
@@ -108,4 +108,4 @@ class PeerSubject:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-        return BackendError(f"peer {self.name}: the process ended with status {status}: {last}")
+        return BackendError(f"peer {self.name}: the process {end_of_process(status)}: {last}")

@@ -134,7 +134,12 @@ def main() -> None:
         sys.exit(130)
     except _UsageError as error:
         group = error.ctx.command_path if error.ctx else "octavo"
-        _fail(in_plain_words(error.format_message()) or f"a command is missing; `{group} --help` lists them")
+        message = in_plain_words(error.format_message()) or f"a command is missing; `{group} --help` lists them"
+        if message.startswith("Missing argument"):
+            names = [p.metavar or (p.name or "").upper() for p in error.ctx.command.params
+                     if p.param_type_name == "argument"]
+            message = f"{message.rstrip('.')}: write `{' '.join([group, *names])}`"
+        _fail(message)
     except MemoryError as error:
         _fail(f"out of memory: {error}" if str(error) else "out of memory")
     except OutputError as error:

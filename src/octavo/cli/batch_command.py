@@ -107,7 +107,7 @@ def _options(
     return BatchOptions(
         engine, server, seed=None if defaults.seed == -1 else defaults.seed,
         grammar=grammar_option(defaults.json_schema, defaults.grammar),
-        replicas=spread.replicas, ray_address=spread.ray_address, step_timeout=limits.step_timeout or float("inf"),
+        replicas=spread.replicas, ray_address=spread.ray_address,
     )
 
 

@@ -185,8 +185,9 @@ ANSWERED = {
     "gives each some of the layers, --tensor-parallel a part of each layer",
     "--gpu-memory-utilization --cuda-memory-fraction --swap-space": "--kv-memory of `octavo serve` says how much the "
     "cache takes",
-    "--kv-events-config --enable-kv-cache-events --kv-events-publisher --kv-events-buffer-steps": "--kv-events ADDRESS "
-    "of `octavo serve` publishes them; --kv-events-replay and --kv-events-topic say more",
+    "--kv-events-config --enable-kv-cache-events --kv-events-publisher --kv-events-buffer-steps": "write --kv-events "
+    "ADDRESS of `octavo serve`, and --kv-events-replay and --kv-events-topic",
+    "--num-gpus --gpus": "CUDA_VISIBLE_DEVICES says which GPUs are used; --tensor-parallel N divides a model among N",
     "--override-kv --rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor": (
         "it is as the model's file says: leave it out"),
     "--dtype --torch-dtype -q --quantization --quantize --load-in-4bit --load-in-8bit": "weights are as they are "
@@ -202,7 +203,7 @@ ANSWERED = {
     "-cb --cont-batching -nocb --no-cont-batching --context-shift --no-context-shift --keep --cache-prompt "
     "--cache-reuse --prompt-cache --slots --no-slots --props --metrics --webui --no-webui --rerank --reranking "
     "--enable-prefix-caching --enforce-eager --enable-auto-tool-choice --tool-call-parser --reasoning-parser "
-    "--reasoning-format --max-lora-rank --enable-lora": "it needs no option here: leave it out",
+    "--reasoning-format --max-lora-rank --enable-lora": "it works without one: leave it out",
     "--trust-remote-code": "a checkpoint's code is never run: leave it out",
     "--lora-modules": "--lora ADAPTER loads one, by the name of its file",
     "--generation-config --override-generation-config": "--temp, --top-k and others of `octavo serve` say it",
@@ -215,6 +216,9 @@ ANSWERED = {
     "--outfile": "the file to write is the second argument",
 }
 """What those are told who type one of these; {} is the command."""
+
+ELSEWHERE = {"--replicas --ray-address -dp --data-parallel-size": "`octavo serve` and `octavo batch` have it"}
+"""What is told of options that other commands have."""
 
 _FILES = "a batch's model, input and output are arguments: `octavo batch MODEL IN OUT`"
 ANSWERED_OF = {"batch": dict.fromkeys(("-i", "--input-file", "-o", "--output-file", "-p", "--prompt"), _FILES)}

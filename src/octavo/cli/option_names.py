@@ -18,6 +18,7 @@ from octavo.cli.foreign_options import (
     ANSWERED,
     ANSWERED_OF,
     COMMANDS,
+    ELSEWHERE,
     MEANT,
     MODEL_ARGUMENTS,
     MODELS,
@@ -31,7 +32,7 @@ from octavo.cli.foreign_options import (
 from octavo.errors import UsageError
 
 ROWS = (*OPTIONS, *OF_SERVE, *OF_OTHERS)
-ANSWERS = {name: answer for names, answer in ANSWERED.items() for name in names.split()}
+ANSWERS = {name: answer for names, answer in (ANSWERED | ELSEWHERE).items() for name in names.split()}
 IDLE = frozenset(name for name, answer in ANSWERS.items() if "leave it out" in answer)
 """Options without which a line does the same."""
 

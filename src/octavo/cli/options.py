@@ -128,11 +128,11 @@ class SamplingFlags:
     ] = None
     top_p: Annotated[
         float | None,
-        sampling_option(help="Only the likeliest that together have this probability (default: the model's, or 0.95)."),
+        sampling_option(help="Only the likeliest tokens of this probability together (default: the model's, or 0.95)."),
     ] = None
     min_p: Annotated[
         float | None,
-        sampling_option(help="Only those at least this likely, relative to the best (default: the model's, or 0.05)."),
+        sampling_option(help="Only tokens this likely, relative to the likeliest (default: the model's, or 0.05)."),
     ] = None
     repeat_penalty: Annotated[
         float | None, sampling_option(help="Above 1: recent tokens get less likely (default: the model's, or 1).")
@@ -158,8 +158,8 @@ _PYDANTIC = {
     r"Value error, ": "",
     r"Input should be a valid number, unable to parse string as a number": "not a number",
     r"Input should be a valid integer, unable to parse string as an integer": "not an integer",
-    r"Input should be greater than or equal to (\S+)": r"allowed are \1 or more",
-    r"Input should be less than or equal to (\S+)": r"allowed are \1 or less",
+    r": Input should be greater than or equal to (\S+)": r" (allowed: \1 or more)",
+    r": Input should be less than or equal to (\S+)": r" (allowed: \1 or less)",
 }
 """What Typer says of a value in Pydantic's words, and what is said instead."""
 

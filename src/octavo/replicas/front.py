@@ -28,6 +28,8 @@ from octavo.server.http.trace import Trace
 from octavo.server.routes.answer import health_response, json_response, key_of
 from octavo.server.serve_options import Limits, ServerOptions
 
+RANK = "x-data-parallel-rank"
+
 
 class Front:
     """What the routes share.
@@ -147,7 +149,7 @@ class _Others:
         body = await read(request, limits) if scope["method"] == "POST" else bytearray()
         key = b"" if front.options.share_cache else key_of(request).encode()
         blocks = await (asyncio.to_thread(blocks_of, body, key) if len(body) > LARGE else _now(body, key))
-        relay = Relay(front.pool, scope, body, blocks, limits.ping)
+        relay = Relay(front.pool, scope, body, blocks, limits.ping, _wanted(request, len(front.pool.replicas)))
         front.under_way += 1
         try:
             async with _cancelled_when_left(receive):
@@ -155,6 +157,17 @@ class _Others:
         finally:
             front.under_way -= 1
             front.metrics.moved += relay.moved
+
+
+def _wanted(request: Request, n: int) -> int | None:
+    """The replica that a router has chosen, by the header that vLLM reads. Raises ApiError for none of `n`."""
+    given = request.headers.get(RANK)
+    if given is None:
+        return None
+    number = int(given) if given.isdecimal() and len(given) <= len(str(n)) else n
+    if number >= n:
+        raise ApiError(400, f"{RANK} is {given[:20]!r} (allowed: a replica, 0 to {n - 1})", param=RANK)
+    return number
 
 
 async def _now(body: bytearray, key: bytes) -> list[int]:

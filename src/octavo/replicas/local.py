@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from octavo.backends.cores import cores
-from octavo.errors import UsageError
+from octavo.errors import UsageError, end_of_process
 from octavo.replicas.replica import Refused, Served, Setup, from_replica, start
 from octavo.server.engine.channel import LENGTH, ChannelError, length_of
 from octavo.server.engine.launch import GONE_S
@@ -48,9 +48,7 @@ class LocalProcess:
     async def ended(self) -> str:
         while (status := self.process.poll()) is None:
             await asyncio.sleep(0.02)
-        if status < 0:
-            return f"its process was killed by {_signal_name(-status)}"
-        return f"its process ended with status {status}"
+        return f"its process {end_of_process(status)}"
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -61,13 +59,6 @@ class LocalProcess:
         with suppress(TimeoutError):
             async with asyncio.timeout(GONE_S):
                 await self.ended()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # one of the numbers for real-time use
-        return f"signal {number}"
 
 
 async def _never() -> Served:
@@ -82,10 +73,10 @@ class LocalLauncher:
     where there is none.
     """
 
-    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, step_timeout: float) -> None:
+    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions) -> None:
         if os.name == "nt":
             raise UsageError("--replicas needs Linux or macOS: Windows hands no sockets to other processes")
-        self._engine, self._server, self._step_timeout = engine, server, step_timeout
+        self._engine, self._server = engine, server
         if engine.device not in ("auto", "cpu", "reference"):
             _require_gpu()
         found, each = [] if engine.device in ("cpu", "reference") else cards(), engine.tensor_parallel * engine.pipeline
@@ -104,7 +95,7 @@ class LocalLauncher:
         """What a replica is to serve."""
         environment = {VISIBLE: self._cards[number]} if self._cards else {}
         level = logging.getLogger("octavo").getEffectiveLevel()
-        return Setup(number, self._engine, self._server, self._step_timeout, level=level, environment=environment)
+        return Setup(number, self._engine, self._server, level=level, environment=environment)
 
     async def start(self, number: int) -> LocalProcess:
         return LocalProcess(*start(self.setup(number)))

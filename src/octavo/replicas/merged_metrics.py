@@ -38,7 +38,7 @@ class MergedMetrics:
         for number, text in self._said.items():
             for family in text_string_to_metric_families(text):
                 metric = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                metric.samples += [s._replace(labels={**s.labels, "replica": str(number)}) for s in family.samples]
+                metric.samples += [s._replace(labels=_labels(s.labels, str(number))) for s in family.samples]
         yield from merged.values()
         up = GaugeMetricFamily("octavo:replica_up", "Whether a replica takes requests", labels=["replica"])
         load = GaugeMetricFamily("octavo:replica_requests", "Requests that a replica has", labels=["replica"])
@@ -54,3 +54,8 @@ class MergedMetrics:
         yield from (up, load, restarts, rolled)
         yield CounterMetricFamily("octavo:requests_moved", "Requests that another replica went on with",
                                   value=self.moved)
+
+
+def _labels(labels: Mapping[str, str], replica: str) -> dict[str, str]:
+    """Those of a replica's sample in the front's: vLLM's `engine` is the number of one of several engines."""
+    return {**labels, **({"engine": replica} if "engine" in labels else {}), "replica": replica}

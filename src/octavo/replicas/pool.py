@@ -80,6 +80,7 @@ class Pool:
     """Keeps replicas running.
 
     served  what the first one said when its model was loaded; None before
+    suspect  held by the request that may be why replicas end, of which one at a time is under way
     secret  by which replicas know the front, see `proof`
     """
 
@@ -91,7 +92,7 @@ class Pool:
         self._tasks = list[asyncio.Task[None]]()
         self._changed = asyncio.Event()
         self._failed: OctavoError | None = None
-        self._rolling = asyncio.Lock()
+        self._rolling, self.suspect = asyncio.Lock(), asyncio.Lock()
         self.served: Served | None = None
 
     def start(self) -> None:
@@ -122,8 +123,13 @@ class Pool:
         """Those that take requests."""
         return [one for one in self.replicas if one.state == "up"]
 
-    async def choose(self, blocks: Sequence[int], tried: Collection[Replica], seconds: float) -> Replica | None:
-        """A replica for a request, not one that was tried; None where there is none within some seconds."""
+    async def choose(
+        self, blocks: Sequence[int], tried: Collection[Replica], seconds: float, wanted: int | None = None
+    ) -> Replica | None:
+        """A replica for a request, not one that was tried, the `wanted` one if it takes requests.
+
+        None where there is none within some seconds.
+        """
         end = monotonic() + seconds
         while not (able := [one for one in self.up if one not in tried]):
             if (left := end - monotonic()) <= 0 or self.up or self.ending:
@@ -133,7 +139,7 @@ class Pool:
                     await self._change()
             except TimeoutError:
                 return None
-        return self.replicas[self.router.choose(blocks, {one.number: one.load for one in able})]
+        return self.replicas[self.router.choose(blocks, {one.number: one.load for one in able}, wanted)]
 
     @property
     def rolling(self) -> bool:

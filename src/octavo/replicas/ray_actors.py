@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from octavo.backends.cores import cores
-from octavo.errors import INSTALL_RAY, BackendError, UsageError
-from octavo.io.listener import require_listener
 from octavo.replicas.local import LocalProcess
 from octavo.replicas.replica import Served, Setup, encode, start
+from octavo.server.engine.ray_cluster import LOCAL, RayCluster, first_line
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
-LOCAL = "local"
-"""In place of an address: a Ray of this machine, which ends with the front."""
+log = logging.getLogger("octavo")
+PLACE_S = 30.0
+"""Seconds without a place for a replica after which that is said."""
 
 
 class ReplicaActor:
@@ -32,6 +32,9 @@ class ReplicaActor:
         found = msgspec.msgpack.decode(setup, type=Setup)
         found.host = found.host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
         self._process = LocalProcess(*start(found))
+
+    async def placed(self) -> None:
+        """Answer: the actor has its place."""
 
     async def served(self) -> bytes:
         return encode(await self._process.served())
@@ -46,10 +49,20 @@ class ReplicaActor:
 class RayReplica:
     """An actor as seen from the front, see `Running`."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self.actor = ray, actor
+    def __init__(self, ray: Any, actor: Any, number: int, needs: Mapping[str, int]) -> None:
+        self._ray, self.actor, self._number, self._needs = ray, actor, number, needs
+
+    async def _wait_for_a_place(self) -> None:
+        placed = asyncio.ensure_future(self.actor.placed.remote())
+        await asyncio.wait([placed], timeout=PLACE_S)
+        if placed.done():
+            placed.exception()  # `served` tells of it
+            return
+        needs = ", ".join(f"{n} {name.removeprefix('num_')}" for name, n in self._needs.items())
+        log.warning("replica %d waits for a node of the Ray cluster with %s free", self._number, needs)
 
     async def served(self) -> Served:
+        await self._wait_for_a_place()
         try:
             return msgspec.msgpack.decode(await self.actor.served.remote(), type=Served)
         except self._ray.exceptions.RayTaskError as error:
@@ -59,7 +72,7 @@ class RayReplica:
         try:
             return str(await self.actor.ended.remote())
         except self._ray.exceptions.RayActorError as error:
-            return f"its actor ended: {str(error).strip().splitlines()[0]}"
+            return f"its actor ended: {first_line(error)}"
 
     def stop(self) -> None:
         self.actor.stop.remote()
@@ -70,50 +83,18 @@ class RayReplica:
 
 
 class RayLauncher:
-    """Starts replicas in a cluster.
+    """Starts replicas in a cluster. Raises as `RayCluster`."""
 
-    Raises UsageError where Ray is not installed, or has fewer cards or cores than replicas, BackendError where it can't
-    be reached.
-    """
-
-    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, step_timeout: float, address: str) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise UsageError(f"--ray-address needs ray: ray is not installed ({INSTALL_RAY})") from None
-        self._ray = ray
-        try:
-            if address == LOCAL:
-                ray.init(num_cpus=cores(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-            else:
-                require_listener(address)
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:
-            if address == "auto" and isinstance(error, ConnectionError):
-                raise BackendError("no Ray runs on this machine: start one with `ray start --head`, or use "
-                                   f"--ray-address HOST:PORT or {LOCAL}") from None
-            where = "on this machine" if address == LOCAL else f"at {address}"
-            raise BackendError(f"Ray can't be reached {where}: {str(error).strip().splitlines()[0]}") from None
-        there = ray.cluster_resources()  # type: ignore[no-untyped-call, unused-ignore]
-        gpus = 0 if engine.device in ("cpu", "reference") else int(there.get("GPU", 0))
-        each = engine.tensor_parallel * engine.pipeline
-        kind, most = ("GPU", gpus // each) if gpus else ("CPU", int(there.get("CPU", 0)))
-        if n > most:
-            ray.shutdown()
-            has = f"{gpus if gpus else most} {kind}s"
-            raise UsageError(f"--replicas is {n} (allowed: up to {most}, as the Ray cluster has {has})")
-        threads = engine.threads or max(1, most // n)
-        self._needs = {"num_gpus": each} if gpus else {"num_cpus": threads}
-        if not gpus:
-            engine = msgspec.structs.replace(engine, threads=threads, servers=n)
+    def __init__(self, n: int, engine: EngineOptions, server: ServerOptions, address: str) -> None:
+        self._cluster = RayCluster(address, n, engine)
         level = logging.getLogger("octavo").getEffectiveLevel()
-        self._setup = Setup(0, engine, server, step_timeout, "127.0.0.1" if address == LOCAL else "", level)
+        host = "127.0.0.1" if address == LOCAL else ""
+        self._setup = Setup(0, self._cluster.engine, server, host, level)
 
     async def start(self, number: int) -> RayReplica:
         setup = encode(msgspec.structs.replace(self._setup, number=number))
-        options = {"scheduling_strategy": "SPREAD", "max_concurrency": 8, **self._needs}
-        actor = await asyncio.to_thread(lambda: self._ray.remote(ReplicaActor).options(**options).remote(setup))
-        return RayReplica(self._ray, actor)
+        actor = await asyncio.to_thread(lambda: self._cluster.start(ReplicaActor, setup, max_concurrency=8))
+        return RayReplica(self._cluster.ray, actor, number, self._cluster.needs)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._ray.shutdown)
+        await asyncio.to_thread(self._cluster.close)

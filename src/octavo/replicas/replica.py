@@ -40,7 +40,6 @@ class Setup(msgspec.Struct):
     number: int
     engine: EngineOptions
     server: ServerOptions
-    step_timeout: float
     host: str = "127.0.0.1"
     level: int = logging.WARNING
     environment: dict[str, str] = {}
@@ -100,8 +99,14 @@ def serve_replica(channel: Channel, setup: Setup) -> None:
             channel.send(encode(Served(setup.host, port, service.limits.body, service.limits.values, os.getpid())))
 
         with open_model_file(resolve(setup.engine.path)) as file:
-            client = ProcessClient(setup.engine, launched, step_timeout=setup.step_timeout)
+            client = ProcessClient(_engine(setup), launched)
             run(serve(client, file, options, sock, told))
+
+
+def _engine(setup: Setup) -> EngineOptions:
+    """What the replica's engine loads: its KV events have addresses of their own, as those of vLLM's ranks."""
+    events = setup.engine.kv_events
+    return msgspec.structs.replace(setup.engine, kv_events=None if events is None else events.of_rank(setup.number))
 
 
 def main() -> None:

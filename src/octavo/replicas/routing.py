@@ -64,8 +64,14 @@ class PrefixRouter:
         self._holders: OrderedDict[int, int] = OrderedDict()  # of each block a bit for each replica
         self._given = Counter[int]()  # prompts that went to a replica because of its load
 
-    def choose(self, blocks: Sequence[int], loads: Mapping[int, int]) -> int:
-        """One of the replicas whose loads, requests under way, are given; it is remembered for the blocks."""
+    def choose(self, blocks: Sequence[int], loads: Mapping[int, int], wanted: int | None = None) -> int:
+        """One of the replicas whose loads, requests under way, are given; it is remembered for the blocks.
+
+        It is the `wanted` one if that is among them.
+        """
+        if wanted is not None and wanted in loads:
+            self._remember(blocks, wanted)
+            return wanted
         most = max(FEW, math.ceil(BOUND * (sum(loads.values()) + 1) / len(loads)))
         chosen = self._holder(blocks, {one: load for one, load in loads.items() if load < most})
         if chosen is None:

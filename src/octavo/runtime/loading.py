@@ -14,7 +14,7 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
-from octavo.runtime.argument_checks import choice, flag, require_known
+from octavo.runtime.argument_checks import choice, flag, number, require_known
 from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate, usual_speculation
 from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
@@ -23,7 +23,8 @@ from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, 
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "pipeline")
+                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "pipeline", "step_timeout")
+MOST_SECONDS = 1e9
 
 
 def load(
@@ -43,6 +44,7 @@ def load(
     lora: Lora | None = None,
     tensor_parallel: int = 1,
     pipeline: int = 1,
+    step_timeout: float = 600.0,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -70,6 +72,7 @@ def load(
                    and of the cache; they share `threads`
     pipeline       how many GPUs have the layers, each a run of them; with `tensor_parallel` each process has that many.
                    On the CPU steps are only divided so
+    step_timeout   seconds of a step after which processes are killed, and RankError is raised; 0: no limit
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -78,12 +81,13 @@ def load(
     flag("strict", strict)
     flag("deterministic", deterministic)
     choice("attention", attention, get_args(Attention))
+    number("step_timeout", step_timeout, 0.0, MOST_SECONDS)
     adapters = located(chosen(lora))
     if speculate is not None:
         choice("speculate", speculate, get_args(Speculate))
     backends, layers = backends_for(
         device, threads, gpu_layers, deterministic=deterministic, attention=attention,
-        tensor_parallel=tensor_parallel, pipeline=pipeline,
+        tensor_parallel=tensor_parallel, pipeline=pipeline, step_timeout=step_timeout,
     )
     config = EngineConfig(
         n_ctx=n_ctx,

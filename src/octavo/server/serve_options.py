@@ -50,6 +50,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     lora        paths of adapters, with what each is multiplied by
     servers     that share this machine's memory, if `kv_memory` is None
     kv_events   tell routers which pages the prefix cache has
+    step_timeout  seconds of a step, or of a load, after which the engine is ended, or its ranks are; 0: no limit
     """
 
     path: str
@@ -70,6 +71,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     tensor_parallel: int = 1
     pipeline: int = 1
     kv_events: KVEvents | None = None
+    step_timeout: float = 600.0
 
 
 @dataclass(frozen=True)

@@ -287,7 +287,7 @@ def serve_engine(sock: socket.socket) -> None:
                 elif loop is not None:  # before it is there it is asked for nothing
                     loop.inbox.put(message)
         except (OSError, ChannelError) as error:
-            log.warning("the front is gone: %s", error)
+            log.info("the server is gone: %s", error)
         finally:
             os._exit(0)
 

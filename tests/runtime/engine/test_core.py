@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,35 @@ def test_a_constraint(make_engine: MakeEngine, texts: list[list[int]], params: S
     assert (got[0], got[2]) == (texts[0], texts[2])
     assert len(got[1]) == len(rows)
     assert all(token in row for token, row in zip(got[1], rows, strict=True))
+    assert bound.finish_reason == "stop"
+
+
+class LateEnd(OneOf):
+    """The same, where what comes after the last token is known only when it has been asked for some times."""
+
+    def __init__(self, looks: int, *rows: set[int]) -> None:
+        self.looks = looks
+        super().__init__(*rows)
+
+    @property
+    def pending_mask(self) -> Any:
+        if self.rows or not self.looks:
+            return None
+        self.looks -= 1
+        return SimpleNamespace(due=0.0)
+
+    @pending_mask.setter
+    def pending_mask(self, none: None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("looks", range(6))
+def test_a_reply_ends_with_what_its_constraint_allows_whenever_that_is_known(
+    make_engine: MakeEngine, texts: list[list[int]], looks: int
+) -> None:
+    """Not with one more token, which ends it, where the answer comes while a step is made up."""
+    core, bound = EngineCore(make_engine(max_sequences=2)), request(PROMPTS[1], constraint=LateEnd(looks, {5}, {7}))
+    assert run(core, bound, request(PROMPTS[0])) == [[5, 7], texts[0]]
     assert bound.finish_reason == "stop"
 
 

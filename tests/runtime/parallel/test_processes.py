@@ -171,6 +171,41 @@ def test_a_rank_that_is_killed_ends_all_replies() -> None:
     assert gone([follower])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells that a process is stopped")
+def test_a_rank_that_is_stopped_ends_all_replies_after_a_while() -> None:
+    with load(max_sequences=2) as model:
+        (follower,) = pids(model)
+        model.generate_many(QUESTIONS[:2], max_tokens=4)
+        group = model.engine._group
+        assert group is not None
+        assert group._shared.limit.seconds == 600.0
+        group._shared.limit.seconds = 1.5
+        os.kill(follower, signal.SIGSTOP)
+        start = time.monotonic()
+        words = rf"^rank 1 of 2 \(process {follower}\) is stopped: no step has ended for 1.5 s$"
+        with pytest.raises(RankError, match=words):
+            model.generate_many(QUESTIONS[:2], max_tokens=4)
+        assert 1.5 < time.monotonic() - start < HANG_S
+        with pytest.raises(RankError, match="is stopped"):
+            model.logits([1, 2, 3])
+    assert gone([follower])
+
+
+def test_a_rank_that_is_stopped_while_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, followers = groups._start, list[int]()
+
+    def start_and_stop(rank: int, environment: Mapping[str, str]) -> groups._Rank:
+        started = start(rank, environment)
+        followers.append(started.process.pid)
+        started.process.send_signal(signal.SIGSTOP)
+        return started
+
+    monkeypatch.setattr(groups, "_start", start_and_stop)
+    with pytest.raises(RankError, match=r"rank 1 of 2 .* is stopped: no step has ended for 1 s"):
+        load(step_timeout=1)
+    assert gone(followers)
+
+
 def test_a_rank_that_can_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     popen = subprocess.Popen
     monkeypatch.setattr(groups.subprocess, "Popen", lambda command, **options: popen(
@@ -327,6 +362,7 @@ def test_more_ranks_than_a_machine_can_have(monkeypatch: pytest.MonkeyPatch) -> 
     ({"tensor_parallel": 0}, "tensor_parallel is 0 (allowed: 1 to 64)"),
     ({"tensor_parallel": "2"}, "tensor_parallel is '2' (allowed: an integer, 1 to 64)"),
     ({"tensor_parallel": 2, "gpu_layers": 3}, "tensor_parallel is 2, beside gpu_layers 3 (allowed: one of them)"),
+    ({"step_timeout": -1}, "step_timeout is -1 (allowed: 0 to "),
     ({"tensor_parallel_size": 2}, "tensor_parallel_size is not an argument of load: did you mean tensor_parallel?"),
 ])
 def test_arguments_that_are_refused(options: dict[str, object], problem: str) -> None:

@@ -104,7 +104,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": [user(1)]}, "messages.0.content must be a string or a list"),
     (CHAT, {"guided_json": 1}, "guided_json must be an object or a string or true or false"),
     ("/v1/completions", {"prompt": [-5]}, "prompt.0 must be 0 or more"),
-    ("/v1/completions", {"prompt": []}, "prompt has too few values (at least 1)"),
+    ("/v1/completions", {"prompt": []}, "prompt must not be empty"),
     ("/v1/completions", {"prompt": [1, "a"]}, "prompt.1 must be an integer"),
     ("/v1/completions", {"prompt": ["a", 1]}, "prompt.1 must be a string"),
     ("/v1/completions", {"prompt": [[1], ["a"]]}, "prompt.1.0 must be an integer"),

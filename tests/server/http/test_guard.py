@@ -137,10 +137,10 @@ def test_keys_share_no_prompts(model: Model) -> None:
     assert first == again
     with running(shared := FakeClient([300]), model, keys=KEYS, share_cache=True) as server:
         for key in KEYS:
-            assert (
-                server.send("POST", "/v1/completions", {"prompt": "12", "max_tokens": 1}, {"X-Api-Key": key})[0] == 200
-            )
-    assert {message.cache_salt for message in shared.sent if hasattr(message, "cache_salt")} == {""}
+            for salt in (None, "a salt"):
+                body = {"prompt": "12", "max_tokens": 1, "cache_salt": salt}
+                assert server.send("POST", "/v1/completions", body, {"X-Api-Key": key})[0] == 200
+    assert {message.cache_salt for message in shared.sent if hasattr(message, "cache_salt")} == {"", "a salt"}
 
 
 @pytest.mark.parametrize("lines", [

@@ -158,7 +158,8 @@ def taken(noted: Recorder, events: Events, follower: Tree) -> list[Any]:
     return found
 
 
-def test_pages_of_a_prompt_are_one_event() -> None:
+def test_pages_of_a_prompt_are_an_event_each() -> None:
+    """Each with the one before it as its parent."""
     tree = tree_of()
     noted, events, follower = Recorder(tree, lambda: None), Events(0), Tree()
     tokens = list(range(3 * PAGE_SIZE + 10))
@@ -171,10 +172,12 @@ def test_pages_of_a_prompt_are_one_event() -> None:
     noted.flush()
     noted.flush()  # nothing happened
     assert len(noted.queue) == 3
-    cleared, salted, plain, further, branch = taken(noted, events, follower)
+    cleared, salted, second, third, plain, further, branch = taken(noted, events, follower)
     assert isinstance(cleared, reader.AllBlocksCleared)
-    assert (len(salted.block_hashes), salted.parent_block_hash, salted.extra_keys) == (3, None, [("salt",), None, None])
-    assert salted.token_ids == tokens[: 3 * PAGE_SIZE]
+    assert (len(salted.block_hashes), salted.parent_block_hash, salted.extra_keys) == (1, None, [("salt",)])
+    assert (second.parent_block_hash, second.extra_keys) == (salted.block_hashes[0], None)
+    assert (third.parent_block_hash, third.extra_keys) == (second.block_hashes[0], None)
+    assert [*salted.token_ids, *second.token_ids, *third.token_ids] == tokens[: 3 * PAGE_SIZE]
     assert (plain.token_ids, plain.extra_keys) == (tokens[:PAGE_SIZE], None)
     assert plain.block_hashes != salted.block_hashes[:1]
     assert (further.parent_block_hash, further.token_ids) == (plain.block_hashes[0], tokens[PAGE_SIZE : 2 * PAGE_SIZE])

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from octavo.bench.serving.http import Address, ReplyError, get_json
-from octavo.errors import BackendError
+from octavo.errors import BackendError, end_of_process
 
 STARTS_S = 600.0
 """Seconds that a server may take to load its model."""
@@ -51,7 +51,7 @@ def running(name: str, command: Sequence[str], to: Address) -> Iterator[subproce
             log.seek(0)
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
             last = lines[-1].strip() if lines else "it said nothing"
-            raise BackendError(f"{name} ended with status {process.returncode}: {last}") from None
+            raise BackendError(f"{name} {end_of_process(process.returncode)}: {last}") from None
         finally:
             process.terminate()
             try:

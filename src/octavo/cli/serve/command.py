@@ -77,7 +77,9 @@ class Access:
 class EngineLimits:
     """How much is computed at a time, and what makes it faster."""
 
-    max_sequences: Annotated[int, limit_option("--max-sequences", "-np", min=1, help="Most replies in a step.")] = 32
+    max_sequences: Annotated[
+        int, limit_option("--max-sequences", "-np", min=1, help="Maximum number of replies in a step.")
+    ] = 32
     kv_memory: Annotated[
         str | None,
         limit_option(metavar="BYTES",
@@ -105,7 +107,7 @@ class ServerLimits(EngineLimits):
         limit_option(min=0, help="Target for the seconds between two tokens while other prompts are read; 0: none "
                      "(default: 0.25 on the CPU, 0.025 on a GPU)."),
     ] = None
-    queue: Annotated[int, limit_option(min=0, help="Replies that may wait.")] = 256
+    queue: Annotated[int, limit_option(min=0, help="Maximum number of waiting replies.")] = 256
     drain_timeout: Annotated[float, limit_option(min=0, help="Seconds that running replies get at shutdown.")] = 30.0
     ping: Annotated[
         float, limit_option(min=1, max=30, help="Seconds without a token after which a stream gets a comment.")
@@ -114,7 +116,9 @@ class ServerLimits(EngineLimits):
     embeddings: Annotated[
         bool, limit_option("--embeddings", help="Serve embeddings from a model that generates, too.")
     ] = False
-    max_connections: Annotated[int, limit_option(min=1, help="Most connections with a running request.")] = 1024
+    max_connections: Annotated[
+        int, limit_option(min=1, help="Maximum number of connections with a running request.")
+    ] = 1024
 
 
 @dataclass
@@ -148,8 +152,11 @@ class Routers:
         str, router_option("--kv-events-topic", metavar="TEXT", help="The topic of KV events, e.g. kv@POD@MODEL.")
     ] = ""
 
-    def options(self) -> KVEvents | None:
-        """Raises UsageError for what is not an address, OctavoError without pyzmq."""
+    def options(self, servers: int = 1) -> KVEvents | None:
+        """Those of the first of `servers`, see `KVEvents.of_rank`.
+
+        Raises UsageError for what is not an address, or not as many, OctavoError without pyzmq.
+        """
         from importlib.util import find_spec
 
         from octavo.server.kv_events.address import require_free, require_host
@@ -168,10 +175,27 @@ class Routers:
             raise UsageError(f"--kv-events and --kv-events-replay are both {self.replay} (allowed: two addresses)")
         if find_spec("zmq") is None:
             raise OctavoError(f"--kv-events needs pyzmq: zmq is not installed ({INSTALL_EVENTS})")
+        self._require_ports(servers)
         require_host(self.kv_events)
-        for address in filter(None, (self.kv_events, self.replay)):
-            require_free(address)
-        return KVEvents(self.kv_events, self.replay, self.topic)
+        events = KVEvents(self.kv_events, self.replay, self.topic)
+        for one in map(events.of_rank, range(servers)):
+            for address in filter(None, (one.endpoint, one.replay)):
+                require_free(address)
+        return events
+
+    def _require_ports(self, servers: int) -> None:
+        """Raise UsageError where the ports of several servers, one after the other, are too many, or meet."""
+        from octavo.server.kv_events.address import binds
+
+        given = {"--kv-events": self.kv_events or "", "--kv-events-replay": self.replay or ""}
+        first = {option: int(text.rpartition(":")[2]) for option, text in given.items() if text.startswith("tcp:")}
+        each = f"--replicas is {servers}, and each publishes at ports of its own, from those given on"
+        for option, port in first.items():
+            if port + servers > 1 << 16:
+                raise UsageError(f"{option} is {given[option]}: {each} (allowed: up to {(1 << 16) - servers})")
+        if len(first) == 2 and binds(given["--kv-events"]) and abs(int.__sub__(*first.values())) < servers:
+            raise UsageError(f"--kv-events is {self.kv_events}, --kv-events-replay is {self.replay}: {each} (allowed: "
+                             f"ports that are {servers} or more apart)")
 
 
 def serve(
@@ -188,9 +212,6 @@ def serve(
 
     if replicas.ray_address is not None and replicas.replicas is None:
         raise UsageError("--ray-address needs --replicas")
-    if routers.kv_events is not None and replicas.replicas is not None:
-        raise UsageError("--kv-events does not go together with --replicas: it is for routers in front of single "
-                         "servers, and replicas have a front that routes (leave one of the two out)")
     launched = launch() if replicas.replicas is None else None
     with closing(launched) if launched is not None else nullcontext():
         path = local(model, offline)
@@ -198,15 +219,14 @@ def serve(
         engine, options = (
             replace(
                 engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
-                kv_events=routers.options(),
+                kv_events=routers.options(replicas.replicas or 1),
             ),
             _server_options(path, access, defaults, limits, lora),
         )
-        step_timeout = limits.step_timeout or float("inf")
         if launched is not None:
-            _run(launched, engine, options, step_timeout)
+            _run(launched, engine, options)
         else:
-            _run_replicas(replicas, engine, options, step_timeout)
+            _run_replicas(replicas, engine, options)
 
 
 def require_packages(what: str) -> None:
@@ -230,7 +250,7 @@ def engine_options(
         gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=itl_target,
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
-        lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline,
+        lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline, step_timeout=limits.step_timeout,
     )
 
 
@@ -311,7 +331,7 @@ def _keys(access: Access) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step_timeout: float) -> None:
+def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
     from contextlib import closing
 
     from octavo.huggingface import open_model_file
@@ -331,12 +351,12 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
                 "%s has no chat template: messages are written as ChatML, and replies end after %d tokens "
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
             )
-        client = ProcessClient(engine, launched, step_timeout=step_timeout)
+        client = ProcessClient(engine, launched)
         run(serve(client, file, options, sock, lambda service: _tell(options, sock, engine.kv_events)))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
 
 
-def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions, step_timeout: float) -> None:
+def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions) -> None:
     import secrets
     from contextlib import closing
     from dataclasses import replace
@@ -349,34 +369,36 @@ def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions
     n, options = given.replicas, replace(options, secret=secrets.token_hex(16))
     launcher: Launcher
     if given.ray_address is not None:
-        from octavo.replicas.ray_actors import LOCAL, RayLauncher
+        from octavo.replicas.ray_actors import RayLauncher
+        from octavo.server.engine.ray_cluster import LOCAL
 
-        launcher = RayLauncher(n, engine, options, step_timeout, given.ray_address)
+        launcher = RayLauncher(n, engine, options, given.ray_address)
         if given.ray_address != LOCAL:
             logging.getLogger("octavo").warning(
                 "replicas listen on their nodes' addresses: they answer this front only, but what is sent between "
                 "them is not encrypted, so use a network that is trusted"
             )
     else:
-        launcher = LocalLauncher(n, engine, options, step_timeout)
+        launcher = LocalLauncher(n, engine, options)
     _warn(options)
     with closing(bind(options.host, options.port)) as sock:
-        run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock, by=f" by {n} replicas")))
+        run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock, engine.kv_events, n)))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
 
 
-def _tell(options: ServerOptions, sock: socket.socket, events: KVEvents | None = None, by: str = "") -> None:
+def _tell(options: ServerOptions, sock: socket.socket, events: KVEvents | None = None, replicas: int = 0) -> None:
     """Say that the model is loaded, where it is served, and where KV events go."""
     from octavo.server.kv_events.address import binds
 
     shown = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "http" if options.certificate is None else "https"
-    url = f"{scheme}://{shown}:{sock.getsockname()[1]}"
+    url, by = f"{scheme}://{shown}:{sock.getsockname()[1]}", f" by {replicas} replicas" if replicas else ""
     print(f"octavo: {options.name} is served at {url}{by}", file=sys.stderr, flush=True)
-    if events is not None:
-        how = "published at" if binds(events.endpoint) else "sent to"
-        again = "" if events.replay is None else f", and again on request at {events.replay}"
-        print(f"octavo: KV events are {how} {events.endpoint}{again}", file=sys.stderr, flush=True)
+    for one in () if events is None else map(events.of_rank, range(replicas or 1)):
+        how = "published at" if binds(one.endpoint) else "sent to"
+        again = "" if one.replay is None else f", and again on request at {one.replay}"
+        whose = f" of replica {one.rank}" if replicas else ""
+        print(f"octavo: KV events{whose} are {how} {one.endpoint}{again}", file=sys.stderr, flush=True)
 
 
 def _warn(options: ServerOptions) -> None:

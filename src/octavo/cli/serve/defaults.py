@@ -25,8 +25,8 @@ class Defaults(SamplingFlags):
     seed: Annotated[int, default_option("--seed", "-s", help="Random seed; -1: a new one each time.")] = -1
     max_tokens: Annotated[
         int | None,
-        default_option("--max-tokens", "-n", help="Of a reply; -1: to the end of the context (default: 16 of "
-                       "/v1/completions, 512 of a model without a chat template, else -1)."),
+        default_option("--max-tokens", "-n", help="Maximum number of tokens of a reply; -1: to the end of the context "
+                       "(default: 16 for /v1/completions, 512 for a model without a chat template, else -1)."),
     ] = None
     reasoning: Annotated[
         Literal["auto", "on", "off"],

@@ -49,6 +49,7 @@ def backends_for(
     attention: Attention = "exact",
     tensor_parallel: int = 1,
     pipeline: int = 1,
+    step_timeout: float = 600.0,
     communicators: Sequence[Communicator] = (),
 ) -> tuple[list[Backend], GpuLayers]:
     """The backends for a device, `pipeline` of them first, and how many layers these are to have.
@@ -70,7 +71,7 @@ def backends_for(
         threads = max(1, (cores() if threads is None else threads_of(threads)) // tensor_parallel)
         group = RankGroup(
             tensor_parallel, pipeline, device=concrete(device), threads=threads, deterministic=deterministic,
-            attention=attention,
+            attention=attention, step_timeout=step_timeout,
         )
         communicators = group.communicators
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,13 +18,14 @@ from typing import Any
 from weakref import WeakSet, finalize
 
 from octavo.backends.cores import cores
-from octavo.errors import RankError, UsageError
+from octavo.errors import RankError, UsageError, end_of_process
 from octavo.formats.spec import AnyArray
 from octavo.graph.communicator import Reduction
 from octavo.graph.executor import Executor
 from octavo.graph.node import Attention
 from octavo.graph.protocol import Call
 from octavo.runtime.parallel.messages import Failed, FromRank, Here, Load, Ready, RowPart, ToRank, encode, from_rank
+from octavo.runtime.parallel.step_limit import LOOK_S, StepLimit, is_stopped
 
 log = logging.getLogger("octavo")
 
@@ -86,6 +86,7 @@ class _Rank:
 class _Shared:
     """What the thread that watches has in common with the group, to which it does not refer."""
 
+    limit: StepLimit
     ranks: list[_Rank] = field(default_factory=list)
     changed: Condition = field(default_factory=Condition)
     failure: str = ""
@@ -118,12 +119,14 @@ class RankGroup:
 
     def __init__(
         self, ranks: int, stages: int = 1, *, device: str, threads: int | None, deterministic: bool = False,
-        attention: Attention = "exact",
+        attention: Attention = "exact", step_timeout: float = 600.0,
     ) -> None:
+        """`step_timeout`: seconds for a step, and for others to load what rank 0 has loaded; 0: no limit."""
         self.ranks, self.communicators = ranks, [GroupCommunicator(self, ranks) for _ in range(stages)]
         self.device, self.threads = device, threads
         self._deterministic, self._attention = deterministic, attention
-        self._shared, self._lock, self._acting = _Shared(), RLock(), 0
+        self._shared, self._lock, self._acting = _Shared(StepLimit(step_timeout)), RLock(), 0
+        self.waits = self._shared.limit.counted
         self.executors = WeakSet[Executor]()
         """Those that lead: their captured steps end with the group, or NCCL's would not."""
         self._ended = finalize(self, _end, self._shared)
@@ -174,7 +177,7 @@ class RankGroup:
     def wait_until_ready(self, collectives: str) -> None:
         """Wait until the others have loaded their parts. Raises RankError where one ends, or would not act as one."""
         shared = self._shared
-        with shared.changed:
+        with self.waits(), shared.changed:
             while not shared.failure and not (
                 shared.communicators and all(one.ready is not None for one in shared.ranks)
             ):
@@ -207,7 +210,7 @@ class RankGroup:
         Where it fails here they wait for what never comes: then the group ends.
         """
         self.require()  # before the lock, which another thread may have had when this process was forked
-        with self._lock:
+        with self._lock, self.waits():
             self.require()
             data = encode(message)
             for one in self._shared.ranks:
@@ -302,7 +305,11 @@ def _watch(shared: _Shared) -> None:
     """Take what ranks say, and see whether one ends, until all have."""
     open_pipes = {one.pipe: one for one in shared.ranks}
     while open_pipes and not shared.closing:
-        for pipe in wait(list(open_pipes)):
+        if shared.limit.exceeded() and not shared.failure:
+            shared.fail(_stuck(shared))
+            for one in shared.ranks:  # rank 0 waits for them, and does not close the group
+                one.process.kill()
+        for pipe in wait(list(open_pipes), LOOK_S):
             assert isinstance(pipe, Connection)
             rank = open_pipes[pipe]
             try:
@@ -332,12 +339,16 @@ def _end_of(rank: _Rank, ranks: int) -> str:
     status, name = rank.process.returncode, f"rank {rank.number} of {ranks} (process {rank.process.pid})"
     if rank.words:
         return f"{name} failed: {rank.words}"
-    if status is None:
-        return f"{name} closed its pipe"
-    if status < 0:
-        with suppress(ValueError):
-            return f"{name} was killed by {signal.Signals(-status).name}"
-    return f"{name} ended with status {status}"
+    return f"{name} {'closed its pipe' if status is None else end_of_process(status)}"
+
+
+def _stuck(shared: _Shared) -> str:
+    """Which of the others keeps a step from its end, as far as the system tells."""
+    ranks = len(shared.ranks) + 1
+    stopped = [f"rank {one.number} of {ranks} (process {one.process.pid}) is stopped"
+               for one in shared.ranks if is_stopped(one.process.pid)]
+    return f"{', '.join(stopped) or f'one of the {ranks} ranks is stuck'}: no step has ended for " \
+           f"{shared.limit.seconds:g} s"
 
 
 def _end(shared: _Shared) -> None:

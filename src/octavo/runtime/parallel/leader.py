@@ -72,7 +72,8 @@ class LeadingExecutor(Executor):
 
     def _read(self, read: Callable[[], list[AnyArray]]) -> list[AnyArray]:
         """What a step made, unless a rank has ended meanwhile."""
-        found = read()
+        with self._group.waits():
+            found = read()
         self._group.require()
         return found
 

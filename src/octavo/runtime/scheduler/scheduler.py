@@ -147,7 +147,7 @@ class Scheduler:
             length = len(request.tokens) + request.num_pending_outputs
             if request.paused or (request.num_pending_outputs and length >= request.end):  # its last
                 continue
-            if request.constraint is not None and request.pending_mask is not None:
+            if request.constraint is not None and (request.pending_mask is not None or _is_complete(request)):
                 continue
             left = length - len(request.sequence.tokens) - request.num_inflight_tokens
             if left > 1:
@@ -199,10 +199,7 @@ class Scheduler:
 
     def _end_complete(self) -> list[RequestOutput]:
         """End the requests of which a constraint said after their last token that it is the last one."""
-        return [
-            self._end(r, "stop") for r in tuple(self.running)
-            if r.num_output_tokens and (c := r.constraint) is not None and not c.pending_mask and c.stopped
-        ]
+        return [self._end(r, "stop") for r in tuple(self.running) if _is_complete(r)]
 
     def _let_siblings_go(self, request: Request) -> None:
         """Put the siblings of a request, which will not compute their prompt, into the queue."""
@@ -428,6 +425,13 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return not self.waiting and not self.running
+
+
+def _is_complete(request: Request) -> bool:
+    """Whether a constraint has said after a reply's last token that it is the last one."""
+    constraint = request.constraint
+    return bool(request.num_output_tokens) and constraint is not None and not constraint.pending_mask \
+        and constraint.stopped
 
 
 def _remove(requests: list[Request], request: Request) -> None:

@@ -26,8 +26,8 @@ def load_model(options: EngineOptions) -> Model:
     wanted = options.gpu_layers
     backends, layers = backends_for(
         options.device, options.threads, wanted,  # type: ignore[arg-type]
-        deterministic=options.deterministic, attention=options.attention,
-        tensor_parallel=options.tensor_parallel, pipeline=options.pipeline,
+        deterministic=options.deterministic, attention=options.attention, tensor_parallel=options.tensor_parallel,
+        pipeline=options.pipeline, step_timeout=options.step_timeout,
     )
     file = open_model_file(resolve(options.path))
     spec = read_model(file)

@@ -12,6 +12,7 @@ from time import monotonic
 
 import msgspec
 
+from octavo.errors import end_of_process
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.client import EngineClient, EngineFailedError, EngineStream
 from octavo.server.engine.engine_protocol import Add, Broken, Ping, Pong, StepOutputs, ToEngine, encode, to_front
@@ -48,12 +49,10 @@ class ProcessClient(EngineClient):
     its engine well.
     """
 
-    def __init__(
-        self, options: EngineOptions, launched: Launched | None = None, *, step_timeout: float = 600.0
-    ) -> None:
-        """`launched`: a process that waits for its options already. `step_timeout`: seconds of a step, or of a load."""
+    def __init__(self, options: EngineOptions, launched: Launched | None = None) -> None:
+        """`launched`: a process that waits for its options already."""
         super().__init__()
-        self.options, self.step_timeout = options, step_timeout
+        self.options, self.step_timeout = options, options.step_timeout or float("inf")
         self._launched = launched
         self._writer: asyncio.StreamWriter | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -134,7 +133,7 @@ class ProcessClient(EngineClient):
                 self.deliver(message)
         except (OSError, EOFError, ChannelError, msgspec.MsgspecError) as error:
             status = await _status(process, STATUS_S)
-            return f"its process ended with status {status}" if status is not None else str(error)
+            return f"its process {end_of_process(status)}" if status is not None else str(error)
 
     async def _look(self, launched: Launched) -> str:
         """Ask an engine for signs of life, and kill it where there are none: what it did not do."""

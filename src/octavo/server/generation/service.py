@@ -167,7 +167,9 @@ class Service:
     def cache_salt(self, key: str, salt: str | None) -> str:
         """What requests must have in common to share cached prompts: the key that they came with, and their salt."""
         known = "" if self.options.share_cache else key
-        return hashlib.sha256(f"{known}\0{salt or ''}".encode()).hexdigest()[:16] if known or salt else ""
+        if not known:  # routers that know the salt find it in KV events
+            return salt or ""
+        return hashlib.sha256(f"{known}\0{salt or ''}".encode()).hexdigest()[:16]
 
     @property
     def limits(self) -> Limits:

@@ -35,7 +35,7 @@ NEEDED = {
 }
 WORDS = {kind: NEED + words for kind, words in NEEDED.items()} | {
     "missing": "is missing", "too_long": "has too many values (at most {max_length})",
-    "too_short": "has too few values (at least {min_length})", "string_too_short": "must not be empty",
+    "too_short": "must not be empty", "string_too_short": "must not be empty",
     "string_too_long": "is too long (at most {max_length} characters)",
     "union_tag_invalid": "is of type {tag!r} (allowed: {expected_tags})",
     "union_tag_not_found": "has no {discriminator}",

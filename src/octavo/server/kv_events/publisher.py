@@ -112,7 +112,7 @@ class Publisher:
         """Send batches again, to who asked for them."""
         frames = replay.recv_multipart()
         if len(frames) != 3 or len(frames[2]) != 8:
-            log.warning("a request for KV events is not understood: it has frames of %s bytes", [*map(len, frames)])
+            log.info("a request for KV events is not understood: it has frames of %s bytes", [*map(len, frames)])
             return
         reader, _, number = frames
         first, oldest = int.from_bytes(number, "big"), self._next - len(self._kept)

@@ -96,19 +96,16 @@ class Events:
         """The events of a batch of changes."""
         at, changes = noted
         events: list[Event] = []
-        end: PrefixNode | None = None  # the page that the last event ends with
         for change in changes:
             if change is CLEARED:
                 self._hashes.clear()
                 events.append(AllBlocksCleared())
-                end = None
             elif isinstance(change, Removed):
                 digest = self._hashes.pop(change.node, None)
                 if digest is not None:
                     self._add_removed(events, short_hash(digest))
-                    end = None
-            elif self._add_stored(events, change, end):
-                end = change.node
+            else:
+                self._add_stored(events, change)
         return EventBatch(at, events, self.rank)
 
     def _add_removed(self, events: list[Event], digest: int) -> None:
@@ -118,28 +115,20 @@ class Events:
         else:
             events.append(BlockRemoved([digest], MEDIUM))
 
-    def _add_stored(self, events: list[Event], change: Stored, end: PrefixNode | None) -> bool:
-        """Add a page to the event that ends with the page before it, or a new one; False where that is not known.
+    def _add_stored(self, events: list[Event], change: Stored) -> None:
+        """Add the event of a page: one for each, as AIBrix takes all pages of an event for children of its parent.
 
-        It was in a batch that was dropped then, and all pages will be told.
+        There is none where the page before is not known: it was in a batch that was dropped, and all will be told.
         """
         node, parent = change.node, change.node.above
         is_first = parent.parent is None
         before = self._first if is_first else self._hashes.get(parent)
         if before is None:
-            return False
+            return
         salt = str(node.cache_salt) if is_first else ""
         digest = block_hash(before, change.tokens, (*self._lora, ("cache_salt", salt)) if salt else self._lora)
         self._hashes[node] = digest
-        last = events[-1] if events else None
-        if isinstance(last, BlockStored) and end is parent and not is_first:
-            last.block_hashes.append(short_hash(digest))
-            last.token_ids.extend(change.tokens)
-            if last.extra_keys is not None:
-                last.extra_keys.append(None)
-            return True
         events.append(BlockStored(
             [short_hash(digest)], None if is_first else short_hash(before), list(change.tokens), PAGE_SIZE,
             None, MEDIUM, None, [(salt,)] if salt else None,
         ))
-        return True

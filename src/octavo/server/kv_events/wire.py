@@ -1,8 +1,8 @@
 """Messages of KV events: arrays of msgpack, whose fields are told by their places, as routers read them.
 
 A message has three frames: the topic, a number (8 bytes, big-endian, one more each time) and an `EventBatch`. Source:
-vllm/distributed/kv_events.py. From 0.30 or so vLLM itself writes events as maps; llm-d's and AIBrix's routers read
-arrays only, Dynamo's both.
+vllm/distributed/kv_events.py. From 0.30 or so vLLM itself writes events as maps; AIBrix's router reads arrays only,
+Dynamo's and llm-d's both.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Gaps:
     def family(self) -> HistogramMetricFamily:
         """As Prometheus reads it: each bucket has those before it too."""
         limits = [*(str(float(limit)) for limit in GAPS), "+Inf"]
-        name, text = "octavo:inter_token_latency_seconds", "Between two tokens of a reply"
+        name, text = "octavo:inter_token_latency_seconds", "Seconds between two tokens of a reply"
         return HistogramMetricFamily(
             name, text, buckets=list(zip(limits, accumulate(self._counts), strict=True)), sum_value=self._sum
         )
@@ -71,13 +71,13 @@ class Metrics:
         self.prompt_seconds = self.generated_seconds = 0.0
         self.later_tokens = 0  # of replies, without the first of each: those that their seconds are of
         self.steps = self.busy = self.most_tokens = 0
-        self.first = self._histogram("time_to_first_token_seconds", "From a request to its first token", SECONDS)
+        self.first = self._histogram("time_to_first_token_seconds", "Seconds to a request's first token", SECONDS)
         self.gap = Gaps()
-        self.per_token = self._histogram("request_time_per_output_token_seconds", "Of a reply, by token", GAPS)
-        self.whole = self._histogram("e2e_request_latency_seconds", "From a request to its reply's end", SECONDS)
-        self.queued = self._histogram("request_queue_time_seconds", "Before a prompt was started", SECONDS)
-        self.step_time = self._histogram("step_seconds", "Of the engine's steps", GAPS)
-        self.finished = Counter("octavo:request_success", "Replies by how they ended", ["finished_reason"],
+        self.per_token = self._histogram("request_time_per_output_token_seconds", "Mean seconds per token", GAPS)
+        self.whole = self._histogram("e2e_request_latency_seconds", "Seconds to the end of a reply", SECONDS)
+        self.queued = self._histogram("request_queue_time_seconds", "Seconds that a request waited", SECONDS)
+        self.step_time = self._histogram("step_seconds", "Seconds of an engine step", GAPS)
+        self.finished = Counter("octavo:request_success", "Finished replies, by reason", ["finished_reason"],
                                 registry=self.registry)
         self.refused = Counter("octavo:requests_refused", "Requests refused because the queue was full",
                                registry=self.registry)
@@ -129,44 +129,45 @@ class Metrics:
         running = stats.running + bool(self.beside)
         waiting = max(self.replies - running, 0)
         for name, text, value in (
-            ("prompt_tokens", "Tokens of prompts", self.prompt_tokens),
-            ("prompt_tokens_cached", "Of these, tokens that were in the cache", self.cached_tokens),
-            ("prompt_seconds", "Seconds of prompts", self.prompt_seconds),
-            ("tokens_predicted", "Tokens of replies", self.generated_tokens),
-            ("tokens_predicted_seconds", "Seconds of replies", self.generated_seconds),
-            ("n_decode", "Steps", self.steps),
-            ("spec_decode_num_drafts", "Drafts that were verified", stats.drafts),
-            ("spec_decode_num_draft_tokens", "Tokens of these", stats.drafted_tokens),
-            ("spec_decode_num_accepted_tokens", "Of these, tokens that were accepted", stats.accepted_tokens),
+            ("prompt_tokens", "Prompt tokens computed", self.prompt_tokens),
+            ("prompt_tokens_cached", "Prompt tokens found in the cache", self.cached_tokens),
+            ("prompt_seconds", "Seconds spent on prompts", self.prompt_seconds),
+            ("tokens_predicted", "Tokens generated", self.generated_tokens),
+            ("tokens_predicted_seconds", "Seconds spent on replies", self.generated_seconds),
+            ("n_decode", "Engine steps", self.steps),
+            ("spec_decode_num_drafts", "Drafts verified", stats.drafts),
+            ("spec_decode_num_draft_tokens", "Draft tokens verified", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Draft tokens accepted", stats.accepted_tokens),
         ):
             yield CounterMetricFamily(f"llamacpp:{name}", text, value=value)
         for name, text, value in (
-            ("n_tokens_max", "Most tokens of a sequence", self.most_tokens),
-            ("prompt_tokens_seconds", "Tokens of prompts a second", _rate(self.prompt_tokens, self.prompt_seconds)),
-            ("predicted_tokens_seconds", "Tokens of a reply a second",
+            ("n_tokens_max", "Most tokens of one sequence", self.most_tokens),
+            ("prompt_tokens_seconds", "Prompt tokens computed per second",
+             _rate(self.prompt_tokens, self.prompt_seconds)),
+            ("predicted_tokens_seconds", "Tokens of one reply per second",
              _rate(self.later_tokens, self.generated_seconds)),
-            ("requests_processing", "Replies under way", running),
-            ("requests_deferred", "Replies that wait", waiting),
-            ("n_busy_slots_per_decode", "Replies in a step", _rate(self.busy, self.steps)),
+            ("requests_processing", "Replies being generated", running),
+            ("requests_deferred", "Replies waiting", waiting),
+            ("n_busy_slots_per_decode", "Mean number of replies in a step", _rate(self.busy, self.steps)),
         ):
             yield GaugeMetricFamily(f"llamacpp:{name}", text, value=value)
         pages = info.n_pages if info is not None else 0
         for name, text, value in (
-            ("num_requests_running", "Replies under way", running),
-            ("num_requests_waiting", "Replies that wait", waiting),
-            ("kv_cache_usage_perc", "Share of the KV cache's pages that replies hold", _rate(stats.held, pages)),
-            ("kv_pages_held", "Pages that replies hold", stats.held),
-            ("kv_pages_cached", "Pages of prompts and replies that are kept for others", stats.cached),
-            ("kv_pages_empty", "Pages without anything", stats.empty),
+            ("num_requests_running", "Replies being generated", running),
+            ("num_requests_waiting", "Replies waiting", waiting),
+            ("kv_cache_usage_perc", "Share of the KV cache's pages held by replies", _rate(stats.held, pages)),
+            ("kv_pages_held", "KV cache pages held by replies", stats.held),
+            ("kv_pages_cached", "KV cache pages kept for later prompts", stats.cached),
+            ("kv_pages_empty", "Empty KV cache pages", stats.empty),
             ("engine_up", "Whether the engine answers", int(self.client.up)),
         ):
             yield GaugeMetricFamily(f"octavo:{name}", text, value=value)
         for name, text, value in (
-            ("prefix_cache_queries", "Prompt tokens looked up in the cache", stats.prompt_tokens),
-            ("prefix_cache_hits", "Of these, tokens found", stats.cached_tokens),
-            ("num_preemptions", "Replies preempted", stats.preemptions),
-            ("prompt_tokens", "Tokens of prompts, those in the cache too", self.prompt_tokens + self.cached_tokens),
-            ("generation_tokens", "Tokens of replies", self.generated_tokens),
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", stats.prompt_tokens),
+            ("prefix_cache_hits", "Prompt tokens found in the prefix cache", stats.cached_tokens),
+            ("num_preemptions", "Preemptions of replies", stats.preemptions),
+            ("prompt_tokens", "Prompt tokens, computed or found in the cache", self.prompt_tokens + self.cached_tokens),
+            ("generation_tokens", "Tokens generated", self.generated_tokens),
             ("engine_restarts", "Engine restarts", self.client.restarts),
         ):
             yield CounterMetricFamily(f"octavo:{name}", text, value=value)
