@@ -72,6 +72,8 @@ def test_each_has_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [environment["CUDA_VISIBLE_DEVICES"] for _, _, environment in found] == ["0,1", "2,3"]
     with pytest.raises(UsageError, match=r"--replicas is 3, but each needs 2 cards \(allowed: up to 2"):
         setups(3, tensor_parallel=2)
+    with pytest.raises(UsageError, match=r"--replicas is 2, but each needs 4 cards \(allowed: up to 1"):
+        setups(2, tensor_parallel=2, pipeline=2)
 
 
 def test_cards_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
