@@ -84,6 +84,11 @@ def test_on_the_cpu_backend(octavo: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert all(0.1 < limit < 10_000 for test in written["tests"] for limit in test["read_limits"])
     profiled = json.loads(octavo("profile", model, "--decode", "--device", "cpu", "--threads", "1", "--json").out)
     assert {row["backend"] for row in profiled["ops"]} == {"cpu"}
+    assert profiled["limits"]["cpu"]["gbps"] > 0
+    assert {row["op"]: row["bound"] for row in profiled["ops"]}["mul_mat"] == "reading"
+    lines = octavo("profile", model, "--decode", "--device", "cpu", "--threads", "1", "-r", "1").out.splitlines()
+    assert lines[1].startswith("Limit of cpu: ")
+    assert lines[3].split()[-3:] == ["of", "limit", "bound"]
 
 
 def test_bench_ops(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:

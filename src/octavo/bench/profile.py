@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from octavo.bench.cost import Cost, OpLoad, cost
+from octavo.bench.roofline import Bound, Roofline, roofline_of
 from octavo.bench.subject import require_context, tokens
 from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
@@ -145,10 +146,33 @@ def _timed(run: Callable[[], object], synchronize: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def group(times: Iterable[NodeTime], key: Callable[[NodeTime], tuple[str, ...]]) -> list[dict[str, Any]]:
+Rooflines = Mapping[str, Roofline]
+"""Limits of backends, by their names."""
+
+
+def rooflines_of(engine: Engine) -> dict[str, Roofline]:
+    """What the backends of an engine can do at best, measured now: before it is loaded there is memory for it."""
+    used = [engine.backends[i] for i in sorted(set(engine.schedule.backends.values()))]
+    return {backend.name: roofline_of(backend, getattr(backend, "threads", 1)) for backend in used}
+
+
+def bound_of(times: Iterable[NodeTime], rooflines: Rooflines) -> dict[str, Any]:
+    """The least time of nodes as a part of what they took, `of_limit`, and whether it is that of reading or of
+    multiplying, `bound`; None where neither is known."""
+    members = list(times)
+    known = [(rooflines[t.backend], t) for t in members if t.backend in rooflines]
+    least = sum((roofline.bound(t.node, t.cost) for roofline, t in known), Bound())
+    share = least.share(sum(t.seconds for t in members))
+    return {"of_limit": None, "bound": None} if share is None else {"of_limit": share[0], "bound": share[1]}
+
+
+def group(
+    times: Iterable[NodeTime], key: Callable[[NodeTime], tuple[str, ...]], rooflines: Rooflines | None = None
+) -> list[dict[str, Any]]:
     """Nodes with the same key together, slowest first.
 
-    Keys of a row: key, calls, seconds, share (of all), bytes (of weights and KV cache), gbps, operations, gops.
+    Keys of a row: key, calls, seconds, share (of all), bytes (of weights and KV cache), gbps, operations, gops, and
+    those of `bound_of`.
     """
     groups: dict[tuple[str, ...], list[NodeTime]] = {}
     for t in times:
@@ -163,6 +187,7 @@ def group(times: Iterable[NodeTime], key: Callable[[NodeTime], tuple[str, ...]])
             "key": list(name), "calls": len(members), "seconds": seconds, "share": seconds / everything,
             "bytes": nbytes, "gbps": nbytes / seconds / 1e9,
             "operations": does.operations, "gops": does.operations / seconds / 1e9,
+            **bound_of(members, rooflines or {}),
         })
     return sorted(rows, key=lambda row: -float(row["seconds"]))
 

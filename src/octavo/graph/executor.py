@@ -217,7 +217,10 @@ class Executor:
 
     def rebind(self) -> None:
         """Bind the calls of all sizes of steps anew, when they are next asked for."""
+        plans = list(self._plans.values())
         self._plans.clear()
+        for plan in plans:
+            plan.release()
 
     def _begin_read(self, backend: Backend, value: Any) -> Callable[[], AnyArray]:
         """A read of a value that is made when this step is done; what comes of it waits for it."""

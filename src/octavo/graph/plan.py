@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
-from octavo.graph.protocol import Backend, Binder, Call, MadeReady
+from octavo.graph.protocol import Backend, Binder, Call, MadeReady, Releasable
 
 Watch = Callable[[Node, Callable[[int], AnyArray]], None]
 """Is given a node before its call is made, and a function that reads its i-th input to the host."""
@@ -49,6 +49,13 @@ class Plan:
         """Wait for its kernels."""
         for step in self._made_ready():
             step.make_ready()
+
+    def release(self) -> None:
+        """Give back what its calls hold on devices; they are not made again."""
+        steps: Sequence[object] = self.steps
+        for step in steps:
+            if isinstance(step, Releasable):
+                step.release()
 
     def _made_ready(self) -> list[MadeReady]:
         steps: Sequence[object] = self.steps

@@ -25,6 +25,14 @@ class MadeReady(Protocol):
         """Wait until it would."""
 
 
+@runtime_checkable
+class Releasable(Protocol):
+    """A call that holds something of a device."""
+
+    def release(self) -> None:
+        """Give it back; it is not called again."""
+
+
 class Binder(Protocol):
     """Makes the calls of one plan on a backend.
 

@@ -13,7 +13,7 @@ from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.bench.profile import Profile
+    from octavo.bench.profile import Profile, Rooflines
     from octavo.runtime import Engine
 
 
@@ -31,7 +31,7 @@ def profile(
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
     from octavo.bench.profile import profile as measure
-    from octavo.bench.profile import ready_engine
+    from octavo.bench.profile import ready_engine, rooflines_of
     from octavo.huggingface import open_model_file
 
     new = 1 if decode else prompt
@@ -43,7 +43,8 @@ def profile(
             kinds = {"cache_type": where.kv, "attention": where.attention}
             report = _counted(engine, {"model": str(path), "new": new, "depth": depth, **kinds})
         else:
-            report = as_object(measure(engine, new, depth, rounds), new, depth)
+            rooflines = rooflines_of(engine)  # while there are no weights that take the memory
+            report = as_object(measure(engine, new, depth, rounds), new, depth, rooflines)
     if as_json:
         print(to_json(report))
     else:
@@ -63,14 +64,15 @@ def _counted(engine: Engine, step: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def as_object(measured: Profile, new: int, depth: int) -> dict[str, Any]:
-    """What `--json` prints: the step, its seconds whole and node by node, and rows by op and by node."""
+def as_object(measured: Profile, new: int, depth: int, rooflines: Rooflines) -> dict[str, Any]:
+    """What `--json` prints: the step, its seconds whole and node by node, limits, and rows by op and by node."""
     from octavo.bench.profile import by_node, by_op, group
 
-    ops = [_named(row, "op", "backend") for row in group(measured.nodes, by_op)]
-    nodes = [_named(row, "op", "node", "formats") for row in group(measured.nodes, by_node)]
+    ops = [_named(row, "op", "backend") for row in group(measured.nodes, by_op, rooflines)]
+    nodes = [_named(row, "op", "node", "formats") for row in group(measured.nodes, by_node, rooflines)]
     return {
         "tokens": new, "depth": depth, "step_seconds": measured.step_seconds, "nodes_seconds": measured.seconds,
+        "limits": {name: {"gbps": line.read, "gops": dict(line.gops)} for name, line in rooflines.items() if line.read},
         "ops": ops, "nodes": nodes,
     }
 
@@ -84,21 +86,31 @@ def _named(row: dict[str, Any], *names: str) -> dict[str, Any]:
 def _show(report: dict[str, Any]) -> None:
     step, nodes, tokens = report["step_seconds"], report["nodes_seconds"], report["tokens"]
     what = f"{tokens} token{'s' if tokens > 1 else ''} after {report['depth']}"
-    print(f"Step of {what}: {step * 1e3:.2f} ms ({tokens / step:.1f} tok/s); node by node {nodes * 1e3:.2f} ms\n")
+    print(f"Step of {what}: {step * 1e3:.2f} ms ({tokens / step:.1f} tok/s); node by node {nodes * 1e3:.2f} ms")
+    for name, limits in report["limits"].items():
+        gops = "".join(f", {gops:,.0f} GOPS of {bits} bits" for bits, gops in limits["gops"].items())
+        print(f"Limit of {name}: {limits['gbps']:,.0f} GB/s{gops}")
+    print()
     _table(report["ops"], "op", "backend")
     print()
     _table(report["nodes"], "op", "node", "formats")
 
 
 def _table(rows: list[dict[str, Any]], *names: str) -> None:
-    numbers = ("calls", "ms", "share", "GB/s", "GOPS")
+    numbers = ("calls", "ms", "share", "GB/s", "GOPS", "of limit")
     cells = [
         (*(printable(row[name]) for name in names), str(row["calls"]), f"{row['seconds'] * 1e3:.2f}",
          f"{row['share']:.1%}", f"{row['gbps']:.1f}" if row["bytes"] else "",
-         f"{row['gops']:,.0f}" if row["operations"] else "")
+         f"{row['gops']:,.0f}" if row["operations"] else "", _share(row["of_limit"]),
+         row["bound"] or "")
         for row in rows
     ]
-    print_columns((*names, *numbers), cells, numbers)
+    print_columns((*names, *numbers, "bound"), cells, numbers)
+
+
+def _share(of_limit: float | None) -> str:
+    """Above 1 the limit was measured beside other work, or a cache had the data."""
+    return "" if of_limit is None else "over" if of_limit > 1 else f"{of_limit:.0%}"
 
 
 def _show_counters(report: dict[str, Any]) -> None:

@@ -11,6 +11,9 @@ from octavo.formats.qtensor import DeferredQTensor, QTensor
 from octavo.formats.spec import U8, AnyArray, BlockFormat
 from octavo.io.gguf.source import OpenFile
 
+LONG_ROW, READ_AT_ONCE = 16 << 10, 8 << 20
+"""Bytes of a row from which on its parts are read by themselves, and of shorter rows that are read together."""
+
 
 class FileQTensor(DeferredQTensor):
     """A tensor of a file: `data`, or parts of it, are read whenever they are asked for.
@@ -56,8 +59,15 @@ def _read(file: OpenFile, offset: int, field: str, start: int, n: int) -> U8:
 def _read_strided(
     file: OpenFile, offset: int, field: str, rows: slice, row_bytes: int, spans: Sequence[tuple[int, int]]
 ) -> U8:
-    """Of each row the bytes of some spans; nothing between them is read."""
+    """Of each row the bytes of some spans; nothing between them is read, unless rows are short."""
     data = np.empty((rows.stop - rows.start, sum(b - a for a, b in spans)), np.uint8)
+    if row_bytes < LONG_ROW:
+        step = READ_AT_ONCE // row_bytes
+        for start in range(rows.start, rows.stop, step):
+            stop = min(start + step, rows.stop)
+            whole = _read(file, offset, field, start * row_bytes, (stop - start) * row_bytes).reshape(-1, row_bytes)
+            np.concatenate([whole[:, a:b] for a, b in spans], 1, out=data[start - rows.start : stop - rows.start])
+        return data
     for i, row in enumerate(range(rows.start, rows.stop)):
         into, at = data[i].data, 0
         for a, b in spans:

@@ -103,8 +103,10 @@ class DeviceCommunicator:
         self._reductions = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
         self._ended, self._device = Event(), device
         dist.all_reduce(torch.ones(1, device=device), group=group)  # connects now, not while a step is captured
-        self._inbox, self._inboxes = self._open_inboxes(device)
         self._calls = torch.zeros(MOST_VALUES // BLOCK, dtype=torch.int32, device=device)
+        self._words = torch.zeros(MOST_VALUES // BLOCK, dtype=torch.int64, device=device)
+        self._side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._inbox, self._inboxes = self._open_inboxes(device)
 
     def _open_inboxes(self, device: Any) -> tuple[Any, tuple[int, ...]]:
         """Memory of this rank that all write to, empty, and the addresses of all ranks'; none where GPUs don't reach
@@ -113,16 +115,29 @@ class DeviceCommunicator:
         try:
             import torch.distributed._symmetric_memory as symmetric_memory
 
-            own = symmetric_memory.empty(*shape, dtype=torch.int64, device=device)
+            own = self._inbox = symmetric_memory.empty(*shape, dtype=torch.int64, device=device)
+            self._give_words()
             own.zero_()
             handle = symmetric_memory.rendezvous(own, self._group)
             inboxes = tuple(map(int, handle.buffer_ptrs))
         except (ImportError, RuntimeError, AttributeError) as error:
             log.info("device gpu: all sums of ranks are NCCL's: %s", str(error).partition("\n")[0])
             own, inboxes = None, ()
+        torch.cuda.synchronize(device)
         every = torch.tensor([float(bool(inboxes))], device=device)
         self.all_reduce(every, "sum")  # by when all inboxes are empty
         return (own, inboxes) if every.item() == self.ranks else (None, ())
+
+    def _give_words(self) -> None:
+        """Put into the inbox the words of every program's next call, all of 0.
+
+        All that it needs is there from the first call on: while kernels wait, neither memory nor code can be loaded.
+        """
+        with self._torch.cuda.stream(self._side):
+            self._words.copy_(self._calls)
+            self._words.add_(1).bitwise_left_shift_(32)
+            self._inbox.view(-1, MOST_VALUES // BLOCK, BLOCK).copy_(self._words[None, :, None])
+            self._side.synchronize()
 
     def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
         values = (x, *terms, out)
@@ -156,15 +171,12 @@ class DeviceCommunicator:
             ending.start()
 
     def _end(self) -> None:
-        cuda: Any = self._torch.cuda
         if self._inboxes:
-            inbox, last = self._inbox.view(-1, MOST_VALUES // BLOCK, BLOCK), cuda.default_stream(self._device)
-            with cuda.stream(cuda.Stream(self._device)):
-                for _ in range(MOST_ROUNDS):
-                    if last.query():
-                        break
-                    inbox.copy_(((self._calls.to(self._torch.int64) + 1) << 32)[None, :, None])
-                    cuda.current_stream().synchronize()
+            last = self._torch.cuda.default_stream(self._device)
+            for _ in range(MOST_ROUNDS):
+                if last.query():
+                    break
+                self._give_words()
         with _end_lock:
             if self._dist.is_initialized():  # all groups end with the first
                 self._dist.distributed_c10d._abort_process_group()

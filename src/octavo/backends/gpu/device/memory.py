@@ -104,9 +104,10 @@ def _joining(nodes: Iterable[Node]) -> int:
 
 
 def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
-    """The largest weight as float16, where a step may have more tokens than are multiplied with its codes."""
+    """As much of the largest weight as becomes float16 at a time, where a step may have more tokens than are multiplied
+    with its codes."""
     many = (n for n in nodes if n.op.startswith("mul_mat") and bind(n.shape[:1], limits)[0] > INT8_MAX_TOKENS)
-    return max((sum(map(_half_bytes, n.inputs)) for n in many), default=0)
+    return min(2 * dispatch.SLAB_VALUES, max((sum(map(_half_bytes, n.inputs)) for n in many), default=0))
 
 
 def _half_bytes(leaf: Node) -> int:

@@ -129,6 +129,11 @@ class Captured(Calls):
             self._making.finish()
             self._making = None
 
+    def release(self) -> None:
+        if self._graph is not None:
+            self._graph.reset()
+            self._graph = None
+
     def __call__(self) -> None:
         self.make_ready()
         self._runs += 1
@@ -182,3 +187,7 @@ class OnCard:
         if isinstance(self._call, Captured):
             with on_card(self._card):
                 self._call.make_ready()
+
+    def release(self) -> None:
+        if isinstance(self._call, Captured):
+            self._call.release()

@@ -32,6 +32,8 @@ MULTIPROCESSORS = 132
 """Of an H200."""
 FLOAT_MATVEC_MAX_TOKENS = 1
 """The most tokens of a matvec by weights that are floats; more are the library's, with tensor cores."""
+SLAB_VALUES = 28 << 20
+"""Values that are made float16 together, 56 MiB of them."""
 BYTES = PlaneLayout(8, 32, 32, "f16", has_min=False, min_bits=0, signed=True, offset=0, table=None)
 """The layout of Q8_0."""
 
@@ -157,3 +159,10 @@ def float_mma(n: int, k: int, tokens: int, weights: Any, arch: str) -> FloatMmaS
 def unpacking(kp: int) -> tuple[int, int]:
     """Rows and chunks of a program that makes weights float16: a row of 4096, or less of two."""
     return (1, 128) if kp % 4096 == 0 else (2, 32)
+
+
+def row_slabs(n: int, k: int) -> list[slice]:
+    """The rows of a matrix [n, k] in as few parts of one size as have at most SLAB_VALUES each."""
+    most = max(128, SLAB_VALUES // k)
+    step = -(-n // (-(-n // most) * 128)) * 128
+    return [slice(start, start + step) for start in range(0, n, step)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -172,9 +173,12 @@ def halves_product(
 def _unpacked_product(
     c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
 ) -> list[Call]:
-    """By weights that become float16 in memory, which all such products share."""
-    halves, unpack = unpacked(c, w)
-    calls: list[Call] = [unpack, lambda: library_product(x, halves, y)]
+    """By weights that become float16, some rows after the other, in memory that all such products share."""
+    calls: list[Call] = []
+    for rows in dispatch.row_slabs(w.n, w.kp):
+        part = replace(w, n=len(range(*rows.indices(w.n))), parts={name: p[rows] for name, p in w.parts.items()})
+        halves, unpack = unpacked(c, part)
+        calls += [unpack, partial(library_product, x, halves, y[:, rows])]
     return calls + _added(c, y, terms)
 
 
@@ -197,7 +201,8 @@ def library_product(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, *, add: b
     that no time goes into, as they are.
     """
     if x.device.type == "cpu":
-        torch.addmm(y, x.float(), w.float().T, beta=int(add), out=y)
+        for rows in dispatch.row_slabs(*w.shape):
+            torch.addmm(y[:, rows], x.float(), w[rows].float().T, beta=int(add), out=y[:, rows])
     elif x.dtype == torch.float32:
         with _tensor_cores(w):
             torch.addmm(y, x, w.T, beta=int(add), out=y)
