@@ -37,7 +37,7 @@ def context_for(context: int | None, *models: str | os.PathLike[str], usual: int
 def open_subject(
     path: str | os.PathLike[str], context: int, *, device: str = "auto", threads: int | None = None,
     cache_type: CacheType = "f16", gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
-    fuse: bool = True, lora: Lora | None = None, tensor_parallel: int = 1,
+    fuse: bool = True, lora: Lora | None = None, tensor_parallel: int = 1, weight_cache: bool = True,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
@@ -52,6 +52,6 @@ def open_subject(
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
     config = EngineConfig(
         n_ctx=context, n_batch=min(context, LARGEST_BATCH), cache_type=cache_type,
-        n_outputs=outputs_for(n_vocab, context), fuse=fuse, gpu_layers=layers,
+        n_outputs=outputs_for(n_vocab, context), fuse=fuse, gpu_layers=layers, weight_cache=weight_cache,
     )
     return open_model(file, backends, config, adapters)

@@ -23,7 +23,7 @@ from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, 
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora", "tensor_parallel")
+                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "weight_cache")
 
 
 def load(
@@ -42,6 +42,7 @@ def load(
     attention: Attention = "exact",
     lora: Lora | None = None,
     tensor_parallel: int = 1,
+    weight_cache: bool = True,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -67,6 +68,8 @@ def load(
                    several, or what each is multiplied by, as in {"adapter.gguf": 0.5}
     tensor_parallel  how many processes of this machine compute the model together, each with its part of the weights
                    and of the cache; they share `threads`
+    weight_cache   weights packed for the CPU are kept on the disk, for the next start to map them; with False those of
+                   the model are removed
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -74,6 +77,7 @@ def load(
     choice("cache_type", cache_type, get_args(CacheType))
     flag("strict", strict)
     flag("deterministic", deterministic)
+    flag("weight_cache", weight_cache)
     choice("attention", attention, get_args(Attention))
     adapters = located(chosen(lora))
     if speculate is not None:
@@ -89,6 +93,7 @@ def load(
         max_sequences=max_sequences,
         kv_memory=kv_memory,
         speculate=usual_speculation(backends[0]) if speculate is None else speculate,
+        weight_cache=weight_cache,
     )
     return open_model(path, backends, config, adapters)
 

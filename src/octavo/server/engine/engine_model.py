@@ -33,7 +33,8 @@ def load_model(options: EngineOptions) -> Model:
         kv_memory = usual_kv_memory(options, spec, backends[0])
     config = EngineConfig(
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
-        max_sequences=options.max_sequences, speculate=options.speculate or usual_speculation(backends[0]),
+        max_sequences=options.max_sequences, weight_cache=options.weight_cache,
+        speculate=options.speculate or usual_speculation(backends[0]),
     )
     with on_terminal():
         return model_of(file, backends, config, options.lora)
