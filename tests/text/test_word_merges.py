@@ -13,7 +13,7 @@ from octavo.text import Tokenizer, word_merges
 from tests.text.vocabularies import TRICKY, byte_level, train_merges
 
 MERGES = train_merges(TRICKY * 2, 150)
-PIECES = [*TRICKY, "  ", "hello", " World", "1234567", "\n\n", "über", "日本語", "🙂", "\u0301", "it's", "the end", "aaaa"]
+PIECES = [*TRICKY, "  ", "hello", " World", "1234567", "\n\n", "über", "日本語", "🙂", "\u0301", "it's", "end", "aaaa"]
 
 
 def metadata(name: str) -> dict[str, Any]:

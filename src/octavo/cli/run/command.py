@@ -85,7 +85,6 @@ def run(
 
     `git diff | octavo run model.gguf "Review this:"` asks about what is piped in.
     """
-    from octavo.cli.inspect.facts import headline
     from octavo.cli.run.reply_printer import Loading, answer_json, answer_text, larger_context, screen_for, write
     from octavo.jit.clock import clock, compile_seconds
     from octavo.runtime import load
@@ -113,7 +112,10 @@ def run(
                 chat.loop()
             return
         loading = Loading(clock() - start, compiled)
-        log.info("%s; loaded in %.2f s", headline(loaded), loading.seconds)
+        if log.isEnabledFor(logging.INFO):
+            from octavo.cli.inspect.facts import headline
+
+            log.info("%s; loaded in %.2f s", headline(loaded), loading.seconds)
         log.info("sampling: %s", {**loaded.sampling_defaults(), **options} or "the defaults")
         try:
             answer = answer_json if output.as_json else answer_text
