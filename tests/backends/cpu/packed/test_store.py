@@ -99,7 +99,19 @@ def test_a_changed_file_is_packed_again(weights: Path, model: Path, what: str) -
     CHANGES[what](model)
     store, found = load(model)
     assert isinstance(store, WritingStore)
+    assert len(list(weights.iterdir())) == 1  # what was of the file before is gone
     require_all_equal(found, load(model, keep=False)[1])
+
+
+def test_what_other_code_packed_goes_after_a_day(weights: Path, model: Path) -> None:
+    load(model, code=b"older")
+    load(model)
+    assert len(cache_folder.entries()) == 2
+    for entry in cache_folder.entries():
+        os.utime(entry.path, (entry.used - 100_000, entry.used - 100_000))
+    load(model, code=b"newer")
+    (entry,) = cache_folder.entries()
+    assert load(model, code=b"newer")[0].__class__ is MappedStore
 
 
 def test_other_code_packs_again_and_another_place_does_not(weights: Path, model: Path, tmp_path: Path) -> None:

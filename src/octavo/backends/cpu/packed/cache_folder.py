@@ -7,14 +7,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.backends.cpu.packed.cache_file import CacheFile, DamagedError
 from octavo.errors import UsageError
-from octavo.jit.kernel_cache import cache_root
+from octavo.jit.kernel_cache import DAY_S, cache_root
 
 log = logging.getLogger("octavo")
 
@@ -30,12 +30,16 @@ _LIMIT = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the folder: the model whose weights are in it, where that was, and when it was last used."""
+    """A file of the folder: the model whose weights are in it, where that was, and when it was last used.
+
+    made_of  digests of the model's files, and of the code that packed them
+    """
 
     path: Path
     model: str
     nbytes: int
     used: float
+    made_of: tuple[str, str] = ("", "")
 
 
 def folder() -> Path:
@@ -79,10 +83,11 @@ def entries() -> list[Entry]:
     found = []
     for used, size, path in sorted(_files(), reverse=True):
         try:
-            model = str(CacheFile(str(path), check=False).index["model"])
-        except (OSError, DamagedError, KeyError):
-            model = ""
-        found.append(Entry(path, model, size, used))
+            index = CacheFile(str(path), check=False).index
+            model, made_of = str(index["model"]), (str(index["files"]), str(index["code"]))
+        except (OSError, DamagedError, KeyError, ValueError):
+            model, made_of = "", ("", "")
+        found.append(Entry(path, model, size, used, made_of))
     return found
 
 
@@ -93,6 +98,16 @@ def remove(these: Iterable[Entry]) -> int:
         entry.path.unlink(missing_ok=True)
         freed += entry.nbytes
     return freed
+
+
+def remove_outdated(made_of: Mapping[str, str]) -> None:
+    """Remove the weights that the same model had before its files changed, and those that other code packed, unused
+    for a day. Raises OSError."""
+    for entry in entries():
+        files, code = entry.made_of
+        old = code != made_of["code"] and time.time() - entry.used > DAY_S
+        if entry.model == made_of["model"] and (files != made_of["files"] or old):
+            remove([entry])
 
 
 def touch(path: Path) -> None:

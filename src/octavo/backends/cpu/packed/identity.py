@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from octavo.errors import FileError
 from octavo.io.regular_file import open_regular
@@ -42,18 +44,26 @@ def fingerprint(path: str) -> bytes:
         return facts + samples(file.fileno(), 0, found.st_size)
 
 
-def identity(files: Iterable[str], code: Iterable[bytes], more: Iterable[str]) -> str:
-    """A name for weights of these files, in order, packed by this code, and whatever `more` they depend on.
+@dataclass(frozen=True)
+class Identity:
+    """What weights were made of: digests of the model's files, of the code, and of whatever more they depend on."""
 
-    Raises OSError or FileError where a file can't be read.
-    """
-    digest = hashlib.sha256()
-    parts = ([fingerprint(path) for path in files], list(code), [text.encode() for text in more])
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        for data in part:
-            digest.update(hashlib.sha256(data).digest())
-    return digest.hexdigest()[:32]
+    files: str
+    code: str
+    more: str
+
+    @classmethod
+    def of(cls, files: Iterable[str], code: Iterable[bytes], more: Iterable[str]) -> Self:
+        """Raises OSError or FileError where a file, of which the order counts, can't be read."""
+        return cls(_digest(map(fingerprint, files)), _digest(code), _digest(text.encode() for text in more))
+
+    @property
+    def name(self) -> str:
+        return _digest(part.encode() for part in (self.files, self.code, self.more))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
 
 
 def boot_id() -> bytes:

@@ -17,7 +17,7 @@ from octavo.backends.cpu.device.large_pages import Room
 from octavo.backends.cpu.matmul.w8a8.row_scales import TiledRowWeight
 from octavo.backends.cpu.packed import cache_folder
 from octavo.backends.cpu.packed.cache_file import CacheFile, CacheWriter, DamagedError, Region
-from octavo.backends.cpu.packed.identity import identity
+from octavo.backends.cpu.packed.identity import Identity
 from octavo.backends.cpu.weights.layout import TiledLayout
 from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight
 from octavo.errors import FileError
@@ -62,7 +62,8 @@ def open_store(source: WeightSource, tensors: Sequence[QTensor], size_of: Callab
         return None
     try:
         more = (*sorted(kept), host_cpu.level(), *sorted(host_cpu.features()))
-        path = cache_folder.folder() / f"{identity(source.files, source.code, more)}.weights"
+        identity = Identity.of(source.files, source.code, more)
+        path = cache_folder.folder() / f"{identity.name}.weights"
         if not source.keep:
             path.unlink(missing_ok=True)
             return None
@@ -75,7 +76,7 @@ def open_store(source: WeightSource, tensors: Sequence[QTensor], size_of: Callab
     if why_not:
         log.info(cache_folder.NOT_KEPT, cache_folder.folder(), why_not)
         return None
-    return WritingStore(path, source, set(kept), expected)
+    return WritingStore(path, source, set(kept), expected, identity)
 
 
 def _opened(path: Path) -> CacheFile | None:
@@ -134,7 +135,10 @@ class _Kept:
 class WritingStore:
     """Weights that are packed into a new file, which gets its name when all are in it."""
 
-    def __init__(self, path: Path, source: WeightSource, keys: set[str], expected: int) -> None:
+    def __init__(
+        self, path: Path, source: WeightSource, keys: set[str], expected: int, identity: Identity
+    ) -> None:
+        self._identity = identity
         self._path, self._source, self._keys, self.nbytes = path, source, keys, expected
         self._writer: CacheWriter | None = None
         self._weights: dict[str, Any] = {}
@@ -174,10 +178,14 @@ class WritingStore:
         if set(self._weights) != self._keys:
             self._give_up("not all of them were packed")
             return
+        made_of = {
+            "model": os.path.abspath(self._source.label), "files": self._identity.files, "code": self._identity.code,
+        }
         try:
-            self._writer.finish({"model": os.path.abspath(self._source.label), "weights": self._weights})
+            self._writer.finish({**made_of, "weights": self._weights})
             self._writer.close()
             self._temporary.close()
+            cache_folder.remove_outdated(made_of)
         except OSError as error:
             self._give_up(_reason(error))
 
