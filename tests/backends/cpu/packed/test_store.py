@@ -267,6 +267,22 @@ def test_a_limit_that_is_no_size(model: Path, monkeypatch: pytest.MonkeyPatch) -
         load(model)
 
 
+def test_asking_whether_there_is_memory_removes_nothing(
+    weights: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(model)
+    (entry,) = cache_folder.entries()
+    monkeypatch.setenv(cache_folder.VARIABLE, str(entry.nbytes + 1000))
+    other = write(tmp_path / "other.gguf", [matrix("Q4_K", 40, 512, name="a")])
+    with GGUFFile.open(other) as file:
+        store = open_store(source(file), [file.tensor("a")], packed_bytes)
+        assert isinstance(store, WritingStore)
+        store.close()
+    assert cache_folder.entries() == [entry]
+    load(other)
+    assert [e.model for e in cache_folder.entries()] == [str(other)]
+
+
 def test_an_interrupted_start_leaves_no_file(weights: Path, model: Path) -> None:
     backend = CpuBackend(threads=1)
     with GGUFFile.open(model) as file:

@@ -58,24 +58,25 @@ def limit() -> int:
     return min(MOST, (_free() + sum(size for _, size, _ in _files())) // 2)
 
 
-def make_room(needed: int, but: Path) -> str:
-    """Remove what was not used for longest until there is room for a file; why there is none, or an empty text.
-
-    Raises OSError.
-    """
-    folder().mkdir(parents=True, exist_ok=True)
-    files = sorted((f for f in _files() if f[2] != but), reverse=True)
-    total, most = sum(size for _, size, _ in files), limit()
-    if needed > most:
-        return f"they take {needed:,} bytes, and all that is kept may take {most:,} ({VARIABLE})"
-    if _free() + total < needed + SPARED:
+def why_no_room(needed: int) -> str:
+    """Why a file of this size can't be kept, whatever goes for it; empty if it can. Raises UsageError as `limit`."""
+    if needed > limit():
+        return f"they take {needed:,} bytes, and all that is kept may take {limit():,} ({VARIABLE})"
+    if _free() + sum(size for _, size, _ in _files()) < needed + SPARED:
         return f"they take {needed:,} bytes, and the disk has {_free():,} left"
+    return ""
+
+
+def make_room(needed: int) -> None:
+    """Make the folder, and remove what was not used for longest until there is room for a file. Raises OSError."""
+    folder().mkdir(parents=True, exist_ok=True)
+    files = sorted(_files(), reverse=True)
+    total, most = sum(size for _, size, _ in files), limit()
     while files and (total + needed > most or _free() < needed + SPARED):
         _, size, path = files.pop()
         path.unlink(missing_ok=True)
         log.info("removed %s, packed weights that were not used for longest", path)
         total -= size
-    return ""
 
 
 def entries() -> list[Entry]:

@@ -70,7 +70,7 @@ def open_store(source: WeightSource, tensors: Sequence[QTensor], size_of: Callab
         if (found := _opened(path)) is not None:
             cache_folder.touch(path)
             return MappedStore(found, source)
-        why_not = cache_folder.make_room(expected + expected // 16, path)
+        why_not = cache_folder.why_no_room(_with_margin(expected))
     except (OSError, FileError) as error:
         why_not = _reason(error)
     if why_not:
@@ -155,6 +155,7 @@ class WritingStore:
 
     def _packed(self, key: str, tensor: QTensor, pack: Pack, memory: Room) -> Any:
         if self._writer is None:
+            cache_folder.make_room(_with_margin(self.nbytes))
             temporary = self._temporary.enter_context(replace_file(self._path, flush=False))
             self._writer = CacheWriter(temporary, 2 * self.nbytes + MARGIN * (1 + len(self._keys)))
         room = _Kept(self._writer, memory)
@@ -207,6 +208,11 @@ def _key(tensor: QTensor, source: WeightSource) -> str:
         return ""
     cut = tensor.cut if isinstance(tensor, TensorPart) else None
     return f"{tensor.name} {tensor.format.name} {list(tensor.shape)} {cut}"
+
+
+def _with_margin(expected: int) -> int:
+    """Bytes that a file may take whose weights are expected to take this many: an index, and scales that are larger."""
+    return expected + expected // 16
 
 
 def _reason(error: OSError | FileError) -> str:
