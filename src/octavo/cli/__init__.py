@@ -25,11 +25,6 @@ from octavo.errors import OctavoError, UsageError
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
 
 
-COLLECTED = (100_000, 20, 20)
-"""Objects that are made before garbage is looked for. What is imported and loaded makes many that stay: looking after
-each 700 of them takes an eighth of a start."""
-
-
 class _Log(logging.Handler):
     """Writes to what standard error is by then: while a progress bar is drawn that is the lines above it."""
 
@@ -108,8 +103,12 @@ def __getattr__(name: str) -> App:
 
 def _app(arguments: Sequence[str]) -> App:
     """The application with the command that a line begins with; with all where it is none of them."""
-    named = next((word for word in arguments if not word.startswith("-")), "")
+    named = _named(arguments)
     return app_of((named,) if named in COMMANDS or named in GROUPS else (*COMMANDS, *GROUPS))
+
+
+def _named(arguments: Sequence[str]) -> str:
+    return next((word for word in arguments if not word.startswith("-")), "")
 
 
 def _version(show: bool) -> None:
@@ -133,7 +132,8 @@ def _options(
 
 def main() -> None:
     """Run the command line. Bad input gives one line on stderr and exit status 2."""
-    gc.set_threshold(*COLLECTED)
+    if _named(sys.argv[1:]) != "run":  # which looks for garbage once its model is loaded
+        gc.enable()
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

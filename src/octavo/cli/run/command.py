@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -100,6 +101,9 @@ def run(
     start, compiled = clock(), compile_seconds()
     with on_terminal():
         loaded = load(open_generating(path), n_ctx=ctx, **where.given(offline))
+    if not gc.isenabled():  # as the command begins; what is there by now stays
+        gc.freeze()
+        gc.enable()
     with loaded:
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)
