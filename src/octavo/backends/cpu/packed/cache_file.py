@@ -20,7 +20,6 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -34,6 +33,8 @@ PAGE, LINE = 4096, 64
 HEADER = struct.Struct("<8sQQ32s32sQ")
 BOOT_AT = HEADER.size + 32
 MOST_INDEX = 1 << 28
+BLOCK = 1 << 21
+"""Bytes of a large page."""
 SUMMED = 1 << 24
 """Bytes that are summed up at a time."""
 
@@ -98,24 +99,51 @@ class CacheFile:
         return _array(self._mapped, *place)
 
 
-@dataclass(frozen=True)
 class Region:
-    """Bytes of a weight's data in a file that is written."""
+    """Bytes of a weight's data in a file that is written, in blocks as large as large pages.
 
-    writer: CacheWriter
-    at: int
-    nbytes: int
+    What a file system keeps of a write is in one large page if it is written at once; in small ones tokens take 1.5%
+    longer.
+    """
+
+    def __init__(self, writer: CacheWriter, at: int, nbytes: int) -> None:
+        self._writer, self._start, self._stop = writer, at, at + nbytes
+        self._blocks: dict[int, tuple[U8, int]] = {}
+        self._lock = Lock()
 
     @contextmanager
     def part(self, start: int, stop: int) -> Iterator[U8]:
-        """Zeros to fill, which are written as bytes `start` to `stop` of the region."""
+        """Zeros to fill, which become bytes `start` to `stop` of the region; each byte is of one part."""
         memory = np.zeros(stop - start, np.uint8)
         yield memory
-        self.writer.write(self.at + start, memory)
+        for at, block in self._filled(self._start + start, memory):
+            first, last = max(self._start - at, 0), min(self._stop - at, BLOCK)
+            self._writer.write(at + first, block[first:last])
+            self._writer.spare.append(block)
+
+    def _filled(self, at: int, data: U8) -> list[tuple[int, U8]]:
+        """Add bytes; the blocks of which all is there then, or all that is the region's, and where they begin."""
+        whole = []
+        with self._lock:
+            while len(data):
+                number, inside = divmod(at, BLOCK)
+                count, first = min(len(data), BLOCK - inside), max(self._start - number * BLOCK, 0)
+                if number not in self._blocks:
+                    block = self._writer.spare.pop() if self._writer.spare else np.empty(BLOCK, np.uint8)
+                    self._blocks[number] = block, min(self._stop - number * BLOCK, BLOCK) - first
+                block, missing = self._blocks.pop(number)
+                block[inside : inside + count] = data[:count]
+                if missing == count:
+                    whole.append((number * BLOCK, block))
+                else:
+                    self._blocks[number] = block, missing - count
+                at, data = at + count, data[count:]
+        return whole
 
     def array(self) -> U8:
-        """All of it, mapped."""
-        return self.writer.mapped[self.at : self.at + self.nbytes]
+        """All of it, mapped, once it is filled."""
+        assert not self._blocks
+        return self._writer.mapped[self._start : self._stop]
 
 
 class CacheWriter:
@@ -124,6 +152,8 @@ class CacheWriter:
     def __init__(self, path: str, most: int) -> None:
         self._fd = os.open(path, os.O_RDWR)
         self._end, self._sum, self._lock = PAGE, 0, Lock()
+        self.spare: list[U8] = []
+        """Blocks to fill again: those with memory of their own would be cleared by the system each time."""
         try:
             os.ftruncate(self._fd, most)
             self.mapped: U8 = np.frombuffer(mmap.mmap(self._fd, most, mmap.MAP_SHARED, mmap.PROT_READ), np.uint8)
