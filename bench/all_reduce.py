@@ -22,7 +22,7 @@ from typing import Any
 import results_file
 from octavo.backends.gloo import find_store, open_store
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.collectives.communicator import DeviceCommunicator, visible_to
+from octavo.backends.gpu.collectives.communicator import DeviceCommunicator, communicators, visible_to
 from octavo.bench import gpu
 
 KIB = (8, 16, 32, 64, 128, 256, 1024, 4096, 16384, 65536)
@@ -55,7 +55,7 @@ def rank_times(store: Any, rank: int, ranks: int, sizes: list[int]) -> list[dict
     """Microseconds by way, for each number of KiB."""
     import torch
 
-    communicator, backend = DeviceCommunicator(store, rank, ranks), GpuBackend()
+    (communicator,), backend = communicators(store, rank, ranks, 1), GpuBackend()
     times = []
     for kib in sizes:
         x = torch.full((kib * 256,), float(rank + 1), device="cuda")

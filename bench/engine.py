@@ -140,15 +140,30 @@ def case(core: EngineCore, model: Model, replies: int, asked: argparse.Namespace
 
 
 def used_mib(engine: Engine, *, unused: bool = True) -> int:
-    """Of the device's memory, with what torch keeps of it `unused` or without; 0 on the CPU."""
+    """Of the device's memory, with what torch keeps of it `unused` or without; 0 where there is no card."""
     if not engine.on_device:
         return 0
     import torch
 
+    if not torch.cuda.is_available():
+        return 0
     if not unused:
         torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
     return int(total - free) >> 20
+
+
+def warmed_up(model: Model, itl_target: float) -> tuple[EngineCore, dict[str, Any]]:
+    """An engine core whose sizes of steps are all captured, and `first`, `warm_up` and `steps_mib` of that."""
+    core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=itl_target)
+    reply_seconds(model.engine, 1)  # after which weights lie as products read them
+    loaded, begun = used_mib(model.engine, unused=False), time.perf_counter()
+    core.begin_warm_up()
+    first = time.perf_counter() - begun
+    core.warm_up()
+    warm_up = time.perf_counter() - begun
+    gc.freeze()  # as the process of a server's engine does
+    return core, {"first": first, "warm_up": warm_up, "steps_mib": used_mib(model.engine) - loaded}
 
 
 def _card() -> dict[str, Any]:
@@ -175,16 +190,8 @@ def main() -> None:
     with octavo.load(
         asked.model, device=asked.device, threads=asked.threads, n_ctx=512, max_sequences=max(numbers), speculate="off"
     ) as model:
-        core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=ITL_TARGET[asked.device])
-        reply_seconds(model.engine, 1)  # after which weights lie as products read them
-        loaded, begun = used_mib(model.engine, unused=False), time.perf_counter()
-        core.begin_warm_up()
-        first = time.perf_counter() - begun
-        core.warm_up()
-        warm_up = time.perf_counter() - begun
-        gc.freeze()  # as the process of a server's engine does
-        steps = used_mib(model.engine) - loaded
-        print(f"answers after {first:.1f} s, ready after {warm_up:.1f} s, steps take {steps} MiB", flush=True)
+        core, start = warmed_up(model, ITL_TARGET[asked.device])
+        print("answers after {first:.1f} s, ready after {warm_up:.1f} s, steps take {steps_mib} MiB".format(**start))
         apart = Apart(model.engine)
         for replies in numbers:
             cases.append(case(core, model, replies, asked, apart))
@@ -197,9 +204,7 @@ def main() -> None:
             **described,
             "workload": asked.workload,
             "sampled": asked.sampled,
-            "first": first,
-            "warm_up": warm_up,
-            "steps_mib": steps,
+            **start,
             "cases": cases,
         },
         asked.output,

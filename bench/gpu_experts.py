@@ -1,11 +1,13 @@
 """Times products with many experts on the GPU backend and writes bench/results/gpu-experts-<date>.json.
 
-    python bench/gpu_experts.py [--tokens 128 256 512 2048] [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
+    python bench/gpu_experts.py [--tokens 4 8 16 32 64 128 512 2048] [--weights gate-Q4_K ...]
+        [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
 
-128 experts of which each token takes 8, with the widths of Qwen3 30B A3B. `rows` have products by the portable kernel
-and, where there is one, by that for compute capability 9.0, with experts at random: microseconds of each launch (what
-sorts pairs, what makes rows float16, the product), and the product's TFLOPS. `steps` are microseconds of a step of so
-many tokens of one sequence, captured, by a model of that shape with 8 layers and random weights in Q4_K_M.
+128 experts of which each token takes 8, with the widths of Qwen3 30B A3B, and 32 of which it takes 4, with those of
+gpt-oss 20B. `rows` have products by each kernel that may be chosen for a number of tokens, with experts at random:
+microseconds of each launch (what sorts pairs, what rounds rows, the product), the product's TFLOPS, and the GB/s of
+reading the experts that have pairs once. `steps` are microseconds of a step of each number of tokens of one sequence,
+captured, by a model of the former shape with 8 layers and random weights in Q4_K_M.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +28,12 @@ import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsMmaShape
+from octavo.backends.gpu.matmul.launch import product_by_id
+from octavo.backends.gpu.matmul.product import Product
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.bench import gpu, machine, synthetic
 from octavo.bench.profile import ready_engine, ready_step
@@ -34,39 +41,63 @@ from octavo.formats import by_name
 from octavo.io.gguf import GGUFFile
 
 SHAPE, LAYERS, DEPTH = "qwen3-30b-a3b", 8, 256
-EXPERTS, USED = 128, 8
-WEIGHTS = (("gate", "Q4_K", 768, 2048), ("down", "Q4_K", 2048, 768), ("down", "Q6_K", 2048, 768))
+WEIGHTS = (
+    ("gate", "Q4_K", 128, 8, 768, 2048), ("down", "Q4_K", 128, 8, 2048, 768), ("down", "Q6_K", 128, 8, 2048, 768),
+    ("gate", "MXFP4", 32, 4, 2880, 2880),
+)
+"""Of each its name, format, experts, how many a token takes, and their rows and columns."""
+FEW = 128
+"""The most tokens that kernels for a few are timed with."""
 
 
-def products(backend: GpuBackend, counts: list[int]) -> list[dict[str, Any]]:
+def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[dict[str, Any]]:
     """A row for each number of tokens, weight and kernel."""
     rng, rows = np.random.default_rng(0), []
-    for name, fmt, n, k in WEIGHTS:
-        w = backend.load(synthetic.random_matrix(name, by_name(fmt), (EXPERTS, n, k), rng))
+    for name, fmt, count, used, n, k in WEIGHTS:
+        if f"{name}-{fmt}" not in wanted:
+            continue
+        w = backend.load(synthetic.random_matrix(name, by_name(fmt), (count, n, k), rng))
         assert isinstance(w, QuantWeight)
         for tokens in counts:
-            size = w.layout, n, w.kp, tokens * USED / EXPERTS, backend.target.arch
-            shapes = dict.fromkeys((dispatch.portable_experts(*size), dispatch.experts(*size)))
-            for shape in shapes:
-                with patch.object(dispatch, "experts", return_value=shape):
-                    times = _launches(backend, w, tokens, USED if name == "gate" else 1, rng)
-                flops = 2e-6 * tokens * USED * n * k / times[-1]
-                rows.append({"tokens": tokens, "weights": name, "format": fmt, "kernel": shape.name,
-                             "microseconds": times, "tflops": flops})
+            ids = torch.from_numpy(np.argsort(rng.random((tokens, count)), 1)[:, :used].astype(np.int32)).cuda()
+            read = len(torch.unique(ids)) * n * w.layout.row_bytes(w.kp)
+            for kernel, shape in _shapes(w, tokens, used, backend.target.arch):
+                times = _launches(backend, w, shape, ids, used if name == "gate" else 1)
+                rows.append({"tokens": tokens, "weights": name, "format": fmt, "kernel": kernel, "microseconds": times,
+                             "tflops": 2e-6 * tokens * used * n * k / times[-1], "gb_per_s": 1e-3 * read / times[-1]})
                 print(rows[-1], flush=True)
     return rows
 
 
-def _launches(backend: GpuBackend, w: QuantWeight, tokens: int, sharing: int, rng: np.random.Generator) -> list[float]:
+def _shapes(w: QuantWeight, tokens: int, used: int, arch: str) -> Iterator[tuple[str, Any]]:
+    """Kernels with their shapes; None is a matvec for each pair."""
+    size = w.layout, w.n, w.kp, tokens * used / w.experts, arch
+    p = Product(*size[:3], tokens, arch)
+    if tokens <= FEW:
+        yield "pairs", None
+        for numbers in ExpertsMmaShape.space(p):
+            yield "experts_mma " + " ".join(map(str, numbers)), ExpertsMmaShape.of(p, *numbers)
+    portable = dispatch.portable_experts(*size)
+    yield "experts", portable
+    for numbers in ExpertsHopperShape.space(p):
+        if (shape := ExpertsHopperShape.of(p, *numbers)) is not None:
+            yield "experts_hopper " + " ".join(map(str, numbers)), shape
+
+
+def _launches(backend: GpuBackend, w: QuantWeight, shape: Any, ids: torch.Tensor, sharing: int) -> list[float]:
     """Microseconds of each launch of a product."""
-    ids = torch.from_numpy(np.argsort(rng.random((tokens, EXPERTS)), 1)[:, :USED].astype(np.int32)).cuda()
-    x = torch.randn((tokens * USED // sharing, w.k), device="cuda")
-    out = torch.empty((tokens, USED, w.n), device="cuda")
+    x = torch.randn((ids.numel() // sharing, w.k), device="cuda")
+    out, c = torch.empty((*ids.shape, w.n), device="cuda"), Context(backend.target)
     taken = experts.Rows(x, Source(matrix(x)), "values", len(x))
-    calls = experts.sorted_product(Context(backend.target), w, taken, ids, out, sharing)
+    if shape is None:
+        quantized = q8_1(torch.zeros(q8_1_bytes(len(x), w.kp, len(x)), dtype=torch.uint8, device="cuda"), len(x), w.kp,
+                         len(x))
+        calls = product_by_id(c, w, quantized, ids, out, sharing)
+    else:
+        calls = experts.product_in(c, shape, w, taken, ids, out, sharing)
     for call in calls:
         call()
-    return [1e6 * statistics.median(gpu.seconds([call], 5)) for call in calls]
+    return [round(1e6 * statistics.median(gpu.seconds([call], 5)), 2) for call in calls]
 
 
 def steps(counts: list[int]) -> list[dict[str, Any]]:
@@ -89,14 +120,15 @@ def steps(counts: list[int]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[128, 256, 512, 2048])
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 512, 2048])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128, 512, 2048])
+    parser.add_argument("--weights", nargs="+", default=[f"{name}-{fmt}" for name, fmt, *_ in WEIGHTS])
+    parser.add_argument("--steps", type=int, nargs="*", default=[1, 512, 2048])
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     backend = GpuBackend()
     described = results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit)
-    found = {"rows": products(backend, options.tokens), "steps": steps(options.steps)}
+    found = {"rows": products(backend, options.tokens, options.weights), "steps": steps(options.steps)}
     results_file.write("gpu-experts", {**described, **found}, options.output)
 
 

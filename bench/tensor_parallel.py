@@ -1,14 +1,16 @@
 """Times models on one card and on several; writes bench/results/tensor-parallel-<arch>-<date>.json.
 
-    python bench/tensor_parallel.py MODEL.gguf ... [--ranks 1,2] [-c 1,8,32] [--prompt 2048] [--replies N] [-o FOLDER]
+    python bench/tensor_parallel.py MODEL.gguf ... [--ranks 1,2] [--pipeline 1,2] [-c 1,8,32] [--prompt 2048]
+                                    [--replies N] [-o FOLDER]
 
-Each model and number of ranks has a process of its own, and the result is written after each case: what is interrupted
-goes on from there, for each of the cases takes a minute or less.
+Each number of ranks is timed with each number of stages, where there are cards for both; by default a pipeline is left
+out. Each model and way has a process of its own, and the result is written after each case: what is interrupted goes on
+from there, for each of the cases takes a minute or less.
 
     start    seconds until a model is loaded and has made a token; GiB of each card then
     prompt   tokens a second of a prompt
     decode   tokens a second of several replies, after 64 tokens
-    text     of N greedy replies of 64 tokens, how many are those of the first number of ranks; where others first part,
+    text     of N greedy replies of 64 tokens, how many are those of the first way; where others first part,
              the difference of the two best logits there, at most: sums are rounded in another order
 """
 
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +68,19 @@ def texts(engine: Engine, replies: int) -> Texts:
     return made
 
 
-def measured(asked: argparse.Namespace, ranks: int, skip: set[str]) -> Iterator[dict[str, Any]]:
+def measured(asked: argparse.Namespace, ranks: int, stages: int, skip: set[str]) -> Iterator[dict[str, Any]]:
     """Cases of one model that are not among `skip`."""
     replies, begun = [int(n) for n in asked.replies_at_once.split(",")], time.perf_counter()
     with octavo.load(
         asked.models[0], device=asked.device, n_ctx=max(asked.prompt + 64, 1024), tensor_parallel=ranks,
-        max_sequences=max(*replies, asked.replies), kv_memory=asked.kv_gib << 30, speculate="off",
+        pipeline=stages, max_sequences=max(*replies, asked.replies), kv_memory=asked.kv_gib << 30, speculate="off",
     ) as model:
         subject = EngineSubject(model.engine)
         subject.prefill(16)
         start = time.perf_counter() - begun
         if "start" not in skip:
-            yield {"test": "start", "seconds": round(start, 2), "gib": memory() if asked.device == "gpu" else []}
+            gib = memory() if asked.device == "gpu" else []
+            yield {"test": "start", "seconds": round(start, 2), "gib": gib, "layers": list(model.engine.stages)}
         if "prompt" not in skip:
             subject.prefill(asked.prompt)
             seconds = min(subject.prefill(asked.prompt) for _ in range(TURNS))
@@ -116,6 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+")
     parser.add_argument("--ranks", default="1,2", help="several numbers; the first is what others are compared with")
+    parser.add_argument("--pipeline", default="1", help="several numbers of cards of each rank")
     parser.add_argument("-c", "--replies-at-once", default="1,8,32")
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--replies", type=int, default=16, help="whose texts are compared")
@@ -125,14 +130,16 @@ def main() -> None:
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
-        ranks, skip = asked.measure
-        for case in measured(asked, ranks, set(skip)):
+        ranks, stages, skip = asked.measure
+        for case in measured(asked, ranks, stages, set(skip)):
             print(json.dumps(case), flush=True)
         return
-    card = None
+    card, most = None, 0
     if asked.device == "gpu":
         from octavo.backends.gpu import GpuBackend
+        from octavo.backends.gpu.device.torch_device import count_cards
 
+        most = count_cards()
         card = gpu.describe(GpuBackend())
     name = f"tensor-parallel-{card['arch'] if card else 'cpu'}"
     described = results_file.described(card)
@@ -140,20 +147,24 @@ def main() -> None:
     cases: list[dict[str, Any]] = json.loads(kept.read_text("utf-8")) if kept.exists() else []
     for path in asked.models:
         of = Path(path).stem
-        for ranks in map(int, asked.ranks.split(",")):
-            done = [case["test"] for case in cases if (case["of"], case["ranks"]) == (of, ranks)]
+        for ranks, stages in product(*(map(int, given.split(",")) for given in (asked.ranks, asked.pipeline))):
+            if card and ranks * stages > max(most, 1):
+                print(f"{of}, {ranks} ranks of {stages}: there are {most} cards", flush=True)
+                continue
+            way = {"of": of, "ranks": ranks, "pipeline": stages}
+            done = [case["test"] for case in cases if way.items() <= {"pipeline": 1, **case}.items()]
             options = [word for word in sys.argv[1:] if word not in asked.models]
-            command = [sys.executable, __file__, path, *options, "--measure", json.dumps([ranks, done])]
+            command = [sys.executable, __file__, path, *options, "--measure", json.dumps([ranks, stages, done])]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 for line in process.stdout:
-                    cases.append({"of": of, "ranks": ranks, **json.loads(line)})
+                    cases.append({**way, **json.loads(line)})
                     kept.parent.mkdir(parents=True, exist_ok=True)
                     kept.write_text(json.dumps(cases), encoding="utf-8")
                     print(compared(cases)[-1], flush=True)
                     results_file.write(name, {**described, "cases": compared(cases)}, asked.output)
             if process.returncode:
-                print(f"{of}, {ranks} ranks: ended with status {process.returncode}", flush=True)
+                print(f"{of}, {ranks} ranks of {stages}: ended with status {process.returncode}", flush=True)
 
 
 if __name__ == "__main__":

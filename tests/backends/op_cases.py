@@ -27,7 +27,8 @@ def _products() -> Iterator[OpCase]:
         yield from each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "BF16", "F32"), n=50, k=512)
     for t in (1, 2, 9, 33):
         yield from (
-            OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f)
+            OpCase(op, t, {"n": 48, "n2": 256, "k": 512}, f)
+            for op in ("mul_mat_concat", "mul_mat_concat_add")
             for f in (MIXED, ("Q4_K", "Q4_K", "Q6_K"), ("Q8_0",), ("BF16",), FLOATS)
         )
 
@@ -41,7 +42,9 @@ def _experts() -> Iterator[OpCase]:
         yield from each("mul_mat_id", (1, 2, 9, 33), WEIGHTS, **shape, shared=shared)
     wider = {**shape, "n": 52, "shared": 1}  # whose scales begin at whole 16 bytes
     yield from each("mul_mat_id", (33,), ("Q4_0", "Q4_K", "Q6_K", "Q8_0"), **wider)
-    yield from each("mul_mat_id_swiglu", (1, 9, 33), ("Q4_K", "Q8_0", "F16"), **shape)
+    yield from each("mul_mat_id_concat", (1, 9, 33), ("Q4_K", "MXFP4", "F16"), **{**shape, "n": 256})
+    for biased in (0, 1):
+        yield from each("mul_mat_id_gated", (1, 9, 33), ("Q4_K", "Q8_0", "F16"), **shape, biased=biased)
 
 
 def _states() -> Iterator[OpCase]:
@@ -93,7 +96,9 @@ def _small() -> Iterator[OpCase]:
         yield from each("top_k", (1, 9), k=experts, used=used)
         yield from each("soft_max_top_k", (1, 9), k=experts, used=used)
         for plus in (0, 1):
-            yield from each("sum_experts", (1, 9), k=520, experts=experts, used=used, normalized=plus, plus=plus)
+            for biased in (0, 1):
+                yield from each("sum_experts", (1, 9), k=520, experts=experts, used=used, normalized=plus, plus=plus,
+                                biased=biased)
         yield from each("gather", (1, 9), k=experts, used=used)
         yield from each("sparse_shares", (1, 9), k=experts, used=used)
         yield from each("weighted_sum", (1, 9), k=520, used=used)

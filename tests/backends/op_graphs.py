@@ -43,10 +43,33 @@ def mul_mat_concat(s: Sketch) -> Node:
 
 
 @graph
-def mul_mat_id_swiglu(s: Sketch) -> Node:
-    ids, sizes = s.chosen("ids", s["used"], below=s["experts"]), (s["used"], s["k"])
-    x = s.builder.swiglu(s.given("gate", *sizes), s.given("up", *sizes))
-    return s.builder.mul_mat_id(s.matrix("w", s["experts"], s["n"], s["k"]), x, ids)
+def mul_mat_concat_add(s: Sketch) -> Node:
+    """Three products of x with biases, of which views are read apart."""
+    x, g = s.given("x", s["k"]), s.builder
+    a, b, c = (
+        g.add(g.mul_mat(s.matrix(f"w{i}", s[n], s["k"], number=i), x), s.vector(f"b{i}", s[n]))
+        for i, n in enumerate(("n", "n2", "n"))
+    )
+    return g.add(g.mul(a, c), g.mul_mat(s.matrix("w3", s["n"], s["n2"]), b))
+
+
+@graph
+def mul_mat_id_gated(s: Sketch) -> Node:
+    """Of SwiGLU; with `biased`, of a clamped one of values with biases."""
+    g, ids, sizes = s.builder, s.chosen("ids", s["used"], below=s["experts"]), (s["used"], s["k"])
+    gate, up = s.given("gate", *sizes), s.given("up", *sizes)
+    if s["biased"]:
+        gate, up = (g.add_rows(x, s.vector(f"b{i}", s["experts"] * s["k"]), ids) for i, x in enumerate((gate, up)))
+    x = g.clamped_swiglu(gate, up, 1.7, 0.5) if s["biased"] else g.swiglu(gate, up)
+    return g.mul_mat_id(s.matrix("w", s["experts"], s["n"], s["k"]), x, ids)
+
+
+@graph
+def mul_mat_id_concat(s: Sketch) -> Node:
+    """A whole network of experts, the products of whose two halves are one."""
+    g, ids, x = s.builder, s.chosen("ids", s["used"], below=s["experts"]), s.given("x", s["k"])
+    gate, up = (g.mul_mat_id(s.matrix(f"w{i}", s["experts"], s["n"], s["k"], number=i), x, ids) for i in range(2))
+    return g.mul_mat_id(s.matrix("w2", s["experts"], s["k"], s["n"], number=2), g.swiglu(gate, up), ids)
 
 
 @graph
@@ -185,11 +208,17 @@ def weighted_sum(s: Sketch) -> Node:
 
 @graph
 def sum_experts(s: Sketch) -> Node:
-    """By shares that are normalized or not; with `plus`, and a value added."""
+    """By shares that are normalized or not; with `plus`, and a value added; with `biased`, of values with biases, by a
+    soft-max of the chosen."""
     g = s.builder
     logits, ids = s.given("logits", s["experts"]), s.chosen("ids", s["used"], below=s["experts"])
-    shares = g.gather(g.soft_max(logits), ids)
-    total = g.weighted_sum(s.given("x", s["used"], s["k"]), g.normalize(shares) if s["normalized"] else shares)
+    x = s.given("x", s["used"], s["k"])
+    if s["biased"]:
+        x, shares = g.add_rows(x, s.vector("b", s["experts"] * s["k"]), ids), g.soft_max(g.gather(logits, ids))
+    else:
+        shares = g.gather(g.soft_max(logits), ids)
+        shares = g.normalize(shares) if s["normalized"] else shares
+    total = g.weighted_sum(x, shares)
     return g.add(s.given("plus", s["k"]), total) if s["plus"] else total
 
 

@@ -12,7 +12,7 @@ from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Backend
-from octavo.graph.schedule import Place, schedule
+from octavo.graph.schedule import Place, on_first, schedule
 
 LIMITS = {"tokens": 8, "outputs": 8, "sequences": 2, "boundaries": 3, "pages": 4, "rows": 64}
 K = 32
@@ -52,7 +52,7 @@ def fuse(graph: Graph, fusions: Collection[str], quantizes: Collection[str] = ()
 
 
 def executor(
-    graph: Graph, backends: Sequence[Backend] | None = None, place: Place = lambda weight: 0, *, strict: bool = False
+    graph: Graph, backends: Sequence[Backend] | None = None, place: Place = on_first, *, strict: bool = False
 ) -> Executor:
     backends = backends or [ReferenceBackend()]
     return Executor(schedule(graph, backends, LIMITS, place=place, strict=strict), backends, LIMITS)

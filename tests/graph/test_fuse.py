@@ -66,6 +66,15 @@ def test_mul_mat_concat() -> None:
     assert ops.count("columns") == 3
 
 
+def test_mul_mat_concat_add() -> None:
+    x = given()
+    products = [mul_mat(w(n, K, seed=n), x) for n in (8, 4, 6)]
+    sums = [apply("add", y, w(n)) for y, n in zip(products, (8, 4, 6), strict=True)]
+    assert fires("mul_mat_concat_add", *sums) == ["mul_mat_concat_add", "columns", "columns", "columns"]
+    stays("mul_mat_concat_add", *sums[:2], products[2])
+    stays("mul_mat_concat_add", *sums[:2], apply("add", products[2], given("residual", 6)))
+
+
 def test_mul_mat_concat_stays() -> None:
     x, y = given("x"), given("y")
     stays("mul_mat_concat", mul_mat(w(8, K), x), mul_mat(w(8, K), y))
@@ -204,15 +213,38 @@ def experts_of(x: Node, ids: Node) -> Node:
     return apply("mul_mat_id", w(6, 8, K), x, ids)
 
 
-def test_mul_mat_id_swiglu() -> None:
+def test_mul_mat_id_gated() -> None:
     ids, x = chosen(), apply("swiglu", given("gate", 3, K), given("up", 3, K))
-    assert fires("mul_mat_id_swiglu", experts_of(x, ids)) == ["top_k", "mul_mat_id_swiglu"]
+    assert fires("mul_mat_id_gated", experts_of(x, ids)) == ["top_k", "mul_mat_id_gated"]
 
 
-def test_mul_mat_id_swiglu_takes_only_values_that_are_read_once() -> None:
+def test_products_of_both_halves_are_one() -> None:
+    x, ids = given(), chosen()
+    gate, up = (apply("mul_mat_id", w(6, K, K, seed=i), x, ids) for i in range(2))
+    found = fires("mul_mat_id_gated", experts_of(apply("swiglu", gate, up), ids))
+    assert found == ["top_k", "mul_mat_id_concat", "columns", "columns", "mul_mat_id_gated"]
+    apart = apply("swiglu", gate, apply("mul_mat_id", w(6, K, K, seed=2), given("y"), ids))
+    assert "mul_mat_id_concat" not in fires("mul_mat_id_gated", experts_of(apart, ids))
+    read_twice = fires("mul_mat_id_gated", experts_of(apply("swiglu", gate, up), ids), apply("gelu_erf", up))
+    assert "mul_mat_id_concat" not in read_twice
+
+
+def biased(name: str, n: int, ids: Node) -> Node:
+    return apply("add_rows", given(name, 3, n), w(6 * n, seed=n), ids)
+
+
+def test_mul_mat_id_gated_adds_biases() -> None:
+    ids = chosen()
+    x = apply("clamped_swiglu", biased("gate", K, ids), biased("up", K, ids), slope=1.7, limit=0.5)
+    assert fires("mul_mat_id_gated", experts_of(x, ids)) == ["top_k", "mul_mat_id_gated"]
+    one = apply("swiglu", biased("gate", K, ids), given("up", 3, K))
+    assert fires("mul_mat_id_gated", experts_of(one, ids)) == ["top_k", "add_rows", "mul_mat_id_gated"]
+
+
+def test_mul_mat_id_gated_takes_only_values_that_are_read_once() -> None:
     ids, x = chosen(), apply("swiglu", given("gate", 3, K), given("up", 3, K))
-    stays("mul_mat_id_swiglu", experts_of(x, ids), experts_of(apply("gelu_erf", x), ids))
-    stays("mul_mat_id_swiglu", experts_of(given("gate", 3, K), ids))
+    stays("mul_mat_id_gated", experts_of(x, ids), experts_of(apply("gelu_erf", x), ids))
+    stays("mul_mat_id_gated", experts_of(given("gate", 3, K), ids))
 
 
 def shared(x: Node, *, normalized: bool, probabilities: str = "soft_max") -> Node:
@@ -233,6 +265,18 @@ def test_sum_experts(normalized: bool) -> None:
     assert fires("sum_experts", *again) == ["top_k", "sum_experts", "add", "rms_norm"], "the sum is read by others, too"
     assert fires("sum_experts", apply("add", total, w(8))) == ["top_k", "sum_experts", "add"], "a row is not a term"
     assert fires("sum_experts", apply("add", total, total)) == ["top_k", "sum_experts", "add"]
+
+
+def test_sum_experts_of_a_soft_max_of_few_logits_with_biases() -> None:
+    ids, logits = chosen(), given("logits", 6)
+    shares = apply("soft_max", apply("gather", logits, ids))
+    total = apply("weighted_sum", biased("x", 8, ids), shares)
+    assert fires("sum_experts", total) == ["top_k", "sum_experts"]
+    assert fires("sum_experts", apply("add", given("plus", 8), total)) == ["top_k", "sum_experts"]
+    others = apply("top_k", given("others", 6), k=3)
+    stays("sum_experts", apply("weighted_sum", given("x", 3, 8), apply("soft_max", given("shares", 3))))
+    apart = apply("weighted_sum", biased("x", 8, others), shares)
+    assert fires("sum_experts", apart) == ["top_k", "add_rows", "top_k", "sum_experts"]
 
 
 def test_sum_experts_is_of_a_soft_max() -> None:
@@ -263,5 +307,5 @@ def test_rules_work_on_one_anothers_results() -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    of_experts = {"mul_mat_id_swiglu", "sum_experts", "soft_max_top_k"}
-    assert set(RULES) == {"mul_mat_concat", "mul_mat_add", "rope_set_rows", *of_experts}
+    of_experts = {"mul_mat_id_gated", "sum_experts", "soft_max_top_k"}
+    assert set(RULES) == {"mul_mat_concat", "mul_mat_concat_add", "mul_mat_add", "rope_set_rows", *of_experts}

@@ -141,7 +141,15 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("after", (value(T, 12), value(3)), {}, (T, 12)),
     ("mul_mat_concat", (value(T, 4), w(9, 4), w(2, 4)), {}, (T, 11)),
     ("mul_mat_add", (w(9, 4), value(T, 4), w(9), value(T, 9)), {}, (T, 9)),
-    ("mul_mat_id_swiglu", (w(5, 9, 4), value(T, 2, 4), value(T, 2, 4), value(T, 2)), {}, (T, 2, 9)),
+    ("mul_mat_concat_add", (value(T, 4), w(9, 4), w(2, 4), w(9), w(2)), {}, (T, 11)),
+    ("columns", (value(T, 2, 12),), {"start": 2, "size": 10}, (T, 2, 10)),
+    ("mul_mat_id_concat", (w(5, 9, 4), value(T, 4), value(T, 2), w(5, 3, 4)), {}, (T, 2, 12)),
+    ("mul_mat_id_gated", (w(5, 9, 4), value(T, 2, 4), value(T, 2, 4), value(T, 2)), {"gating": "swiglu"},
+     (T, 2, 9)),
+    ("mul_mat_id_gated", (w(5, 9, 4), value(T, 2, 4), value(T, 2, 4), value(T, 2), w(20), w(20)),
+     {"gating": "clamped_swiglu", "slope": 1.0, "limit": 2.0}, (T, 2, 9)),
+    ("sum_experts", (value(T, 2, 9), value(T, 5), value(T, 2), w(45), value(T, 9)),
+     {"normalized": True, "biased": True}, (T, 9)),
     ("sum_experts", (value(T, 2, 9), value(T, 5), value(T, 2), value(T, 9)), {"normalized": True}, (T, 9)),
     ("soft_max_top_k", (value(T, 5),), {"k": 2}, (T, 2)),
     ("rms_norm", (value(T, 64), w(64)), {"eps": 1e-5, "out": "q8_1"}, (T, 64)),
@@ -163,9 +171,12 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("mul_mat", (w(2, 9, 4), value(T, 4)), {}),
     ("mul_mat", (w(9, 4), value(T, 2, 4)), {}),
     ("mul_mat_id", (w(9, 4), value(T, 4), value(T, 2)), {}),
+    ("mul_mat_concat_add", (value(T, 4), w(9, 4), w(2, 4), w(2), w(9)), {}),
     ("mul_mat_id", (w(5, 9, 4), value(T, 3), value(T, 2)), {}),
     ("mul_mat_id", (w(5, 9, 4), value(T, 3, 4), value(T, 2)), {}),
-    ("mul_mat_id_swiglu", (w(5, 9, 4), value(T, 3, 4), value(T, 3, 4), value(T, 2)), {}),
+    ("mul_mat_id_gated", (w(5, 9, 4), value(T, 3, 4), value(T, 3, 4), value(T, 2)), {"gating": "swiglu"}),
+    ("mul_mat_id_gated", (w(5, 9, 4), value(T, 2, 4), value(T, 2, 4), value(T, 2), w(20)), {"gating": "swiglu"}),
+    ("mul_mat_id_concat", (w(5, 9, 4), value(T, 4), value(T, 2), w(5, 3, 5)), {}),
     ("sum_experts", (value(T, 2, 9), value(T, 5), value(T, 3)), {"normalized": True}),
     ("sum_experts", (value(T, 2, 9), value(T, 5), value(T, 2), w(9)), {"normalized": True}),
     ("soft_max_top_k", (value(T, 5),), {"k": 6}),
@@ -265,7 +276,7 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("reshape", (value(T, 12),), {"shape": (12, T)}),
     ("columns", (value(T, 12),), {"start": 3, "size": 10}),
     ("columns", (value(T, 12),), {"start": -1, "size": 3}),
-    ("columns", (value(T, 3, 12),), {"start": 0, "size": 3}),
+    ("columns", (value(T, 3, 12),), {"start": 10, "size": 3}),
     ("mul_mat_concat", (value(T, 4), w(9, 4), w(2, 5)), {}),
     ("mul_mat_concat", (value(T, 4),), {}),
     ("mul_mat_add", (w(9, 4), value(T, 4), w(4)), {}),
@@ -300,7 +311,8 @@ def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, obje
     with pytest.raises(GraphError) as caught:
         apply(name, *inputs, **attrs)
     message = str(caught.value)
-    inner = {"mul_mat_concat": "mul_mat", "rope_set_rows": "set_rows", "mul_mat_id_swiglu": "mul_mat_id",
+    inner = {"mul_mat_concat": "mul_mat", "rope_set_rows": "set_rows", "mul_mat_id_gated": "mul_mat_id",
+             "mul_mat_id_concat": "mul_mat_id",
              "sum_experts": "weighted_sum", "soft_max_top_k": "top_k"}
     assert message.startswith((f"{name}: ", f"{inner.get(name)}: "))
     assert any(str(list(n.shape)) in message for n in inputs)

@@ -93,7 +93,7 @@ def test_a_weight_is_loaded_once_on_each_backend_that_reads_it() -> None:
     x = apply("mul_mat", own, apply("mul_mat", shared, x))
     graph = Graph.of(apply("add", x, apply("mul_mat", own, x)))
     backends = [Counting("first"), Counting("second")]
-    executor(graph, backends, lambda weight: int(weight.name == "b"))
+    executor(graph, backends, lambda weight, reader: int(weight.name == "b"))
     assert [b.loaded for b in backends] == [["shared"], ["b"]]
 
 
@@ -110,6 +110,6 @@ def test_inputs_reach_every_backend_that_reads_them() -> None:
     x = given()
     graph = Graph.of(apply("add", apply("mul_mat", w(K, K, name="a"), x), apply("mul_mat", w(K, K, name="b"), x)))
     backends = [Limited("first"), Limited("second")]
-    e = executor(graph, backends, lambda weight: int(weight.name == "b"))
+    e = executor(graph, backends, lambda weight, reader: int(weight.name == "b"))
     assert len(e.plan({"tokens": 2}).inputs["x"]) == 2
     np.testing.assert_array_equal(e.run(values(graph, 2), {"tokens": 2})[0], run(graph, 2)[0])

@@ -16,12 +16,12 @@ from octavo.errors import GraphError
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Graph, Node, bind
 from octavo.graph.ops import ALIASES, apply
-from octavo.graph.schedule import ALIGNMENT, Schedule, Split, root, schedule
+from octavo.graph.schedule import ALIGNMENT, Schedule, Split, on_first, root, schedule
 from octavo.runtime import Engine, EngineConfig
 from tests.graph.small import LIMITS, K, Limited, executor, fuse, given, ops_of, run, values, w
 
 
-def placed(weight: Node) -> int:
+def placed(weight: Node, reader: Node) -> int:
     """A weight called "b..." belongs on the second backend."""
     return int(weight.name.startswith("b"))
 
@@ -82,7 +82,26 @@ def test_a_node_without_weights_stays_where_its_last_input_was_made() -> None:
     a = apply("mul_mat", w(K, K, name="a"), x)
     b = apply("mul_mat", w(K, K, name="b"), apply("soft_max", a))
     s = schedule(Graph.of(apply("add", a, b)), [Limited("first"), Limited("second")], LIMITS, place=placed)
-    assert splits(s) == [(0, ["mul_mat", "soft_max"]), (1, ["copy", "mul_mat", "copy", "add"])]
+    assert splits(s) == [(0, ["mul_mat", "soft_max"]), (1, ["copy", "copy", "mul_mat", "add"])]
+
+
+def test_what_needs_only_inputs_is_made_where_it_is_read() -> None:
+    """Also a view of another's value. So the first backend has nothing to do once the second one has begun."""
+    x, p = given(), given("p", 2, dtype="f32")
+    both = apply("mul_mat", w(2 * K, K, name="a"), x)
+    first, second = (apply("columns", both, start=start, size=K) for start in (0, K))
+    b = apply("mul_mat", w(K, K, name="b"), apply("add", first, apply("soft_max", first)))
+    late = apply("columns", apply("mul_mat", w(4, 2, name="b2"), apply("soft_max", p)), start=0, size=4)
+    c = apply("add", b, second)
+    graph = Graph.of(c, apply("mul_mat", w(4, 4, name="b3"), late), apply("soft_max", p))
+    s = schedule(graph, [Limited("first"), Limited("second")], LIMITS, place=placed)
+    assert [backend for backend, _ in splits(s)] == [0, 1, 0]
+    assert splits(s)[0][1] == ["mul_mat", "columns", "soft_max", "add"]
+    assert splits(s)[1][1].count("copy") == 2
+    assert splits(s)[2][1] == ["soft_max"], "an output, and made once more where it is read"
+    made = executor(graph, [Limited("first"), Limited("second")], placed)
+    for got, want in zip(run(graph, make=lambda _: made), run(graph), strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_constants_draw_nothing_to_them() -> None:
@@ -143,7 +162,7 @@ def test_a_cache_is_written_where_it_is_read_by_a_backend_that_can(fused: bool, 
 
 
 def test_layers_on_two_backends_compute_the_same(architecture) -> None:  # type: ignore[no-untyped-def]
-    def layers(weight: Node) -> int:
+    def layers(weight: Node, reader: Node) -> int:
         part = weight.name.split(".")
         return int(part[1]) % 2 if part[0] == "blk" else 0
 
@@ -213,7 +232,7 @@ def naive(graph: Graph, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
 @with_(graph=graphs(), two=st.booleans())
 def test_no_two_values_alive_at_once_share_memory(graph: Graph, two: bool) -> None:
     backends = [Limited("first"), Limited("second", "soft_max")] if two else [ReferenceBackend()]
-    place = placed if two else lambda weight: 0
+    place = placed if two else on_first
     s = schedule(graph, backends, LIMITS, place=place)
     alive = lifetimes(s)
     assert alive.keys() == {id(n) for n in s.graph.nodes if not n.is_leaf and n.op not in ALIASES}

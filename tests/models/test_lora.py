@@ -25,7 +25,7 @@ from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
-from octavo.runtime.engine.placement import last_layers
+from octavo.runtime.engine.placement import in_order
 from octavo.runtime.lora_adapters import Chosen, with_adapters
 from tests.models.adapters import (
     ALPHA,
@@ -241,8 +241,8 @@ def test_factors_lie_where_their_weight_does(base: GGUFFile, tmp_path: Path) -> 
     adapter = write_lora_gguf(tmp_path / "a.gguf", pairs, "qwen3moe")
     graph = with_adapters(read_model(base), ((str(adapter), 1.0),)).graph()
     for count in range(3):
-        place = last_layers(graph, 2, count)
-        where = {node.name: place(node) for node in graph.leaves("weight")}
+        place = in_order(graph, 2, (count,))
+        where = {i.name: place(i, node) for node in graph.nodes for i in node.inputs if i.op == "weight"}
         assert {where[f"{name}{end}"] == where[name] for name in pairs for end in (".lora_a", ".lora_b")} == {True}
 
 

@@ -39,7 +39,7 @@ def _gather_call(node: Node, x: AnyArray, out: AnyArray, communicator: Communica
     sent = np.zeros((rows, max(map(size_of, parts)) * inner), x.dtype)
     found = np.empty((len(parts), *sent.shape), x.dtype)
     own = sent[:, : x.shape[axis] * inner].reshape(x.shape)
-    whole = out.reshape(rows, -1)
+    whole = out.reshape(rows, prod(out.shape[axis:]))  # there may be no rows
 
     def gather() -> None:
         np.copyto(own, x)

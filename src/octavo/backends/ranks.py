@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.backends.gloo import GlooCommunicator
 from octavo.graph.communicator import Communicator
 
 
-def has_cards(device: str, ranks: int) -> bool:
-    """Whether each rank has a GPU of its own; several that share one exchange values over the host."""
-    return device == "gpu" and _cards() >= ranks
+def has_cards(device: str, wanted: int) -> bool:
+    """Whether there are that many GPUs, one for each stage of each rank; ranks that share one exchange values over the
+    host."""
+    return device == "gpu" and _cards() >= wanted
 
 
 def environment(device: str, rank: int, ranks: int) -> dict[str, str]:
@@ -22,15 +24,18 @@ def environment(device: str, rank: int, ranks: int) -> dict[str, str]:
     return visible_to(rank, _cards())
 
 
-def meet(store: Any, device: str, rank: int, ranks: int) -> Communicator:
-    """The communicator of a rank, once all of them are there."""
-    if device != "gpu":
-        return GlooCommunicator(store, rank, ranks)
-    from octavo.backends.gpu.collectives.communicator import DeviceCommunicator, HostStagedCommunicator
+def meet(store: Any, device: str, rank: int, ranks: int, stages: int) -> Sequence[Communicator]:
+    """The communicators of a rank, one for each stage, once all ranks are there."""
+    if device == "gpu" and has_cards(device, ranks * stages):
+        from octavo.backends.gpu.collectives.communicator import communicators
 
-    if has_cards(device, ranks):
-        return DeviceCommunicator(store, rank, ranks)
-    return HostStagedCommunicator(GlooCommunicator(store, rank, ranks))
+        return communicators(store, rank, ranks, stages)
+    of_host: Communicator = GlooCommunicator(store, rank, ranks)
+    if device == "gpu":
+        from octavo.backends.gpu.collectives.communicator import HostStagedCommunicator
+
+        of_host = HostStagedCommunicator(of_host)
+    return [of_host] * stages
 
 
 def _cards() -> int:

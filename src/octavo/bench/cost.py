@@ -55,11 +55,10 @@ def cost(node: Node, load: OpLoad) -> Cost:
     out = bind(node.shape, load.sizes)
     if node.op == "get_rows":
         return Cost(weights=out[0] * matrices[0].format.row_bytes(out[1]))
-    if node.op in ("mul_mat_id", "mul_mat_id_swiglu"):
-        experts, n, k = matrices[0].shape
-        tokens, used = out[:2]
+    if node.op.startswith("mul_mat_id"):
+        (experts, _, k), (tokens, used, n) = matrices[0].shape, out
         read = experts_read(experts, used, tokens)
-        return Cost(round(matrices[0].nbytes * read / experts), operations=2 * tokens * used * n * k)
+        return Cost(round(sum(m.nbytes for m in matrices) * read / experts), operations=2 * tokens * used * n * k)
     return Cost(sum(m.nbytes for m in matrices), operations=2 * out[0] * sum(m.size for m in matrices))
 
 

@@ -27,7 +27,7 @@ SPIN_CYCLES = 2_000_000_000  # cycles of a second, about: a card that is slower 
 
 def has_events(backend: Backend) -> bool:
     """Whether a backend is a GPU whose own events tell the time (not one whose kernels are interpreted)."""
-    return isinstance(backend, GpuBackend) and backend.target.device == "cuda"
+    return isinstance(backend, GpuBackend) and backend.target.kind == "cuda"
 
 
 def describe(backend: Backend) -> dict[str, Any]:

@@ -52,15 +52,19 @@ class Profile:
 def ready_engine(
     file: GGUFFile, device: str, new: int, depth: int, cache_type: CacheType, threads: int | None = None,
     gpu_layers: GpuLayers | None = None, attention: Attention = "exact", lora: Lora | None = None,
-    tensor_parallel: int = 1, weight_cache: bool = True,
+    tensor_parallel: int = 1, pipeline: int = 1, weight_cache: bool = True,
 ) -> Engine:
     """An engine for steps of `new` tokens after `depth` others.
 
-    Raises UsageError for a model made for fewer, and for several ranks, whose nodes can't run one by one.
+    Raises UsageError for a model made for fewer, for several ranks, whose nodes can't run one by one, and for several
+    cards, which are timed one at a time.
     """
     if tensor_parallel != 1:
         problem = f"tensor_parallel is {tensor_parallel}, and nodes of one rank can't run by themselves (allowed: 1)"
         raise UsageError(problem, argument="tensor_parallel")
+    if pipeline != 1:
+        problem = f"pipeline is {pipeline}, and nodes are timed on one device (allowed: 1)"
+        raise UsageError(problem, argument="pipeline")
     model, n_ctx, n_batch = with_adapters(read_model(file), located(chosen(lora))), depth + max(new, 1), max(new, 512)
     require_context(model, n_ctx)
     backends, layers = backends_for(device, threads, gpu_layers, attention=attention)

@@ -30,6 +30,7 @@ def to_markdown(result: Result) -> str:
     added = [f"{one['name']} x {one['scale']:g}" for one in result.get("lora", ())]
     lora = f" with LoRA {', '.join(added)}" if added else ""
     ranks = f" of {n} ranks" if (n := result.get("tensor_parallel", 1)) > 1 else ""
+    ranks += f", a pipeline of {n}" if (n := result.get("pipeline", 1)) > 1 else ""
     lines = [
         f"**{model['file']}**{lora}: {size(model['bytes'])}, {model['bits_per_weight']:.2f} bits per weight",
         "",

@@ -47,6 +47,7 @@ class BenchOptions:
     gpu_layers: GpuLayers | None = None
     lora: Chosen = ()
     tensor_parallel: int = 1
+    pipeline: int = 1
     command: str = ""
 
 
@@ -84,9 +85,11 @@ def _load(
     sequences = max(t.batch for t in tests) + 1  # and the first decode test's, which others are compared with
     backends, layers = backends_for(
         options.device, threads, options.gpu_layers, attention=options.attention,
-        tensor_parallel=options.tensor_parallel,
+        tensor_parallel=options.tensor_parallel, pipeline=options.pipeline,
     )
-    config = EngineConfig(n_ctx=wanted, max_sequences=sequences, cache_type=options.kv, gpu_layers=layers)
+    config = EngineConfig(
+        n_ctx=wanted, max_sequences=sequences, cache_type=options.kv, gpu_layers=layers, pipeline=options.pipeline
+    )
     engine = Engine(model, backends, config)
     engine.lora = options.lora
     progress("loading")
@@ -151,6 +154,7 @@ def _header(
         "versions": {**versions, **{s.name: s.version for s in peers}}, "peers": {s.name: s.settings for s in peers},
         "device": first.name, "gpu_layers": ours.engine.gpu_layers if first.name == "gpu" else None, "threads": threads,
         "kv": options.kv, "attention": options.attention, "tensor_parallel": options.tensor_parallel,
+        "pipeline": options.pipeline,
         "model": {
             "file": os.path.basename(file.path), "architecture": file.metadata.get_str("general.architecture"),
             "parameters": parameters, "bytes": file.nbytes, "bits_per_weight": 8 * file.nbytes / parameters,

@@ -73,6 +73,13 @@ Progress = Callable[[int, int], None]
 """Bytes of tensors made so far, and of all."""
 
 
+def shape_of(name: str) -> ModelShape:
+    """The shape of a name. Raises UsageError for others."""
+    if name not in SHAPES:
+        raise UsageError(f"unknown shape {name!r} (allowed: {', '.join(SHAPES)})")
+    return SHAPES[name]
+
+
 def make(
     name: str, preset: str, path: str | os.PathLike[str], *, seed: int = 0, progress: Progress | None = None
 ) -> None:
@@ -81,12 +88,10 @@ def make(
     Raises UsageError for a shape that is not known, and a preset that is none, and FileError for a path where no file
     can be written or a disk without room for it.
     """
-    if name not in SHAPES:
-        raise UsageError(f"unknown shape {name!r} (allowed: {', '.join(SHAPES)})")
+    shape = shape_of(name)
     if preset.upper() not in PRESETS:
         raise UsageError(f"unknown preset {preset!r} (allowed: {', '.join(PRESETS)})")
     require_target(path)
-    shape = SHAPES[name]
     parts = list(tensors(shape, preset, seed))
     require_room(path, sum(part.nbytes for part in parts))
     if progress is not None:
@@ -211,7 +216,7 @@ def vocabulary(n: int) -> tuple[list[str], list[str]]:
 
 def _sizes(shape: ModelShape) -> dict[str, Any]:
     return {
-        "context_length": 32768, "embedding_length": shape.n_embd, "block_count": shape.n_layer,
+        "context_length": 65536, "embedding_length": shape.n_embd, "block_count": shape.n_layer,
         "feed_forward_length": shape.n_ff, "attention.head_count": shape.n_head,
         "attention.head_count_kv": shape.n_head_kv, "attention.key_length": shape.head_dim,
         "attention.value_length": shape.head_dim, "attention.layer_norm_rms_epsilon": 1e-6,

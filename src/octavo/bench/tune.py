@@ -33,7 +33,8 @@ from octavo.graph.schedule import Schedule
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """For which choices are timed; each holds for all numbers down to the one before."""
-PRODUCTS = {"mul_mat": slice(0, 1), "mul_mat_add": slice(0, 1), "mul_mat_concat": slice(1, None)}
+PRODUCTS = {"mul_mat": slice(0, 1), "mul_mat_add": slice(0, 1), "mul_mat_concat": slice(1, None),
+            "mul_mat_concat_add": slice(1, None)}
 """Ops, and where among their inputs the weights are."""
 KERNELS = {name: kernel for name, kernel in Shape.kinds.items() if not name.startswith("experts")}
 MOST_COPIES = 64

@@ -60,6 +60,7 @@ OPTIONS = (
     Option("--gpu-layers -ngl", "N", "-ngl --n-gpu-layers", "num_gpu", python="load(gpu_layers=)"),
     Option("--tensor-parallel -tp", "N", vllm="--tensor-parallel-size", hugging_face="--num-shard",
            python="load(tensor_parallel=)", also="--tp"),
+    Option("--pipeline -pp", "N", vllm="--pipeline-parallel-size", python="load(pipeline=)", also="--pp"),
     Option("--device", "NAME", "-dev --device", "", "--device", "--device", "load(device=)"),
     Option("--cache-type -ctk", "TYPE", "-ctk --cache-type-k", "OLLAMA_KV_CACHE_TYPE", "--kv-cache-dtype",
            python="load(cache_type=)", also="--kv --kv-cache-type"),
@@ -181,8 +182,8 @@ ANSWERED = {
     "-nkvo --no-kv-offload -kvu --kv-unified": "keys and values are where their layers are: --gpu-layers",
     "-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe --cpu-offload-gb --device-map": "--gpu-layers says how "
     "many layers are on the GPU",
-    "-sm --split-mode -ts --tensor-split -mg --main-gpu -pp --pipeline-parallel-size --sharded": "a model runs on one "
-    "GPU and the CPU, and CUDA_VISIBLE_DEVICES says which GPU; --tensor-parallel divides it among processes",
+    "-sm --split-mode -ts --tensor-split -mg --main-gpu --sharded": "CUDA_VISIBLE_DEVICES says which GPUs; --pipeline "
+    "gives each some of the layers, --tensor-parallel a part of each layer",
     "--gpu-memory-utilization --cuda-memory-fraction --swap-space": "--kv-memory of `octavo serve` says how much the "
     "cache takes",
     "--kv-events-config --enable-kv-cache-events --kv-events-publisher --kv-events-buffer-steps": "--kv-events ADDRESS "

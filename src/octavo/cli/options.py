@@ -55,6 +55,11 @@ WeightCache = Annotated[
     place_option("--weight-cache/--no-weight-cache",
                  help="Keep weights packed for the CPU on the disk, or remove those of the model."),
 ]
+Pipeline = Annotated[
+    int,
+    place_option("--pipeline", "-pp", metavar="N", help="N GPUs have the layers, each a run of them; with "
+                 "--tensor-parallel N for each process."),
+]
 Lora = Annotated[
     list[str] | None,
     place_option(metavar="ADAPTER[=SCALE]",
@@ -76,6 +81,7 @@ class Place:
     layers: Layers = None
     threads: Threads = None
     tensor_parallel: TensorParallel = 1
+    pipeline: Pipeline = 1
     lora: Lora = None
 
     def given(self, offline: bool = False) -> dict[str, Any]:
@@ -86,7 +92,7 @@ class Place:
         """The same of a model that neither an adapter nor a cache is for."""
         return {
             "device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers),
-            "tensor_parallel": self.tensor_parallel,
+            "tensor_parallel": self.tensor_parallel, "pipeline": self.pipeline,
         }
 
 

@@ -37,14 +37,15 @@ def context_for(context: int | None, *models: str | os.PathLike[str], usual: int
 def open_subject(
     path: str | os.PathLike[str], context: int, *, device: str = "auto", threads: int | None = None,
     cache_type: CacheType = "f16", gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
-    fuse: bool = True, lora: Lora | None = None, tensor_parallel: int = 1, weight_cache: bool = True,
+    fuse: bool = True, lora: Lora | None = None, tensor_parallel: int = 1,
+    pipeline: int = 1, weight_cache: bool = True,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
     The other arguments and what is raised are as of `octavo.load`.
     """
     backends, layers = backends_for(
-        device, threads, gpu_layers, attention=attention, tensor_parallel=tensor_parallel
+        device, threads, gpu_layers, attention=attention, tensor_parallel=tensor_parallel, pipeline=pipeline
     )
     adapters = located(chosen(lora))
     file = open_generating(path)
@@ -52,6 +53,7 @@ def open_subject(
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
     config = EngineConfig(
         n_ctx=context, n_batch=min(context, LARGEST_BATCH), cache_type=cache_type,
-        n_outputs=outputs_for(n_vocab, context), fuse=fuse, gpu_layers=layers, weight_cache=weight_cache,
+        n_outputs=outputs_for(n_vocab, context), fuse=fuse, gpu_layers=layers, pipeline=pipeline,
+        weight_cache=weight_cache,
     )
     return open_model(file, backends, config, adapters)

@@ -329,6 +329,10 @@ def _read(backend: Backend, values: Sequence[Any], i: int) -> AnyArray:
 
 
 def _copy(source: Backend, value: Any, target: Backend, out: Any) -> Call:
+    """A copy between backends: beside the host where both are devices of one kind, else over it."""
+    if isinstance(target, AsyncBackend) and type(source) is type(target):
+        return partial(target.copy, out, value)
+
     def call() -> None:
         source.synchronize()
         target.write(out, source.read(value))

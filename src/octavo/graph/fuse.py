@@ -6,13 +6,14 @@ backend asks for. The result computes the same numbers, which a test holds every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from octavo.formats import QTensor
 from octavo.formats.activation import STATIC
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import VIEWS, apply
+from octavo.graph.pointwise import POINTWISE
 
 Replacements = Mapping[int, Node]
 """id of a node -> the node to put in its place, written with nodes of the old graph."""
@@ -20,6 +21,8 @@ Replacements = Mapping[int, Node]
 Rule = Callable[[Graph], Replacements]
 
 RULES: dict[str, Rule] = {}
+GATES = {name for name, each in POINTWISE.items() if each.inputs == ("gate", "up")}
+"""Gated linear units."""
 
 
 def _rule(rule: Rule) -> Rule:
@@ -75,24 +78,47 @@ def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DTyp
 
 
 @_rule
+def mul_mat_concat_add(graph: Graph) -> Replacements:
+    """Products of one activation (q, k and v) and their biases -> one op, and views of its columns."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for group in _of_one_activation(graph):
+        sums = [users[id(n)][0] for n in group if len(users[id(n)]) == 1 and users[id(n)][0].op == "add"]
+        biases = [s.inputs[1] for s in sums if s.inputs[1].op == "weight" and len(s.inputs[1].shape) == 1]
+        if len(biases) == len(group):
+            weights = [n.inputs[0] for n in group]
+            joined = apply("mul_mat_concat_add", group[0].inputs[1], *weights, *biases, label=group[0].name)
+            found |= _columns(joined, sums)
+    return found
+
+
+@_rule
 def mul_mat_concat(graph: Graph) -> Replacements:
     """Products of one activation (q, k and v) -> one op, and views of its columns."""
+    found: dict[int, Node] = {}
+    for group in _of_one_activation(graph):
+        weights = [n.inputs[0] for n in group]
+        found |= _columns(apply("mul_mat_concat", group[0].inputs[1], *weights, label=group[0].name), group)
+    return found
+
+
+def _of_one_activation(graph: Graph) -> list[list[Node]]:
+    """Products, two or more of one activation each."""
     groups: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node.op == "mul_mat":
             groups.setdefault(id(node.inputs[1]), []).append(node)
-    found: dict[int, Node] = {}
-    for group in groups.values():
-        if len(group) < 2:
-            continue
-        x = group[0].inputs[1]
-        joined = apply("mul_mat_concat", x, *(n.inputs[0] for n in group), label=group[0].name)
-        start = 0
-        for node in group:
-            size = node.shape[1]
-            assert isinstance(size, int)
-            found[id(node)] = apply("columns", joined, start=start, size=size, label=node.name)
-            start += size
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _columns(joined: Node, parts: Sequence[Node]) -> Replacements:
+    """For each part, which lies beside those before it, its columns of what they are joined to."""
+    found, start = dict[int, Node](), 0
+    for part in parts:
+        size = part.shape[1]
+        assert isinstance(size, int)
+        found[id(part)] = apply("columns", joined, start=start, size=size, label=part.name)
+        start += size
     return found
 
 
@@ -146,15 +172,42 @@ def rope_set_rows(graph: Graph) -> Replacements:
 
 
 @_rule
-def mul_mat_id_swiglu(graph: Graph) -> Replacements:
-    """SwiGLU and the product of experts that alone reads it -> one op."""
+def mul_mat_id_gated(graph: Graph) -> Replacements:
+    """A gated linear unit, biases before it, and the product of experts that alone reads it -> one op."""
     users = graph.users()
     found: dict[int, Node] = {}
     for node in graph.nodes:
-        if node.op == "mul_mat_id" and (x := node.inputs[1]).op == "swiglu" and len(users[id(x)]) == 1:
-            weight, _, ids = node.inputs
-            found[id(node)] = apply("mul_mat_id_swiglu", weight, *x.inputs, ids, label=node.name)
+        if node.op != "mul_mat_id" or (x := node.inputs[1]).op not in GATES or len(users[id(x)]) > 1:
+            continue
+        weight, _, ids = node.inputs
+        halves, biases = x.inputs, list[Node]()
+        if all(_is_biased(half, ids, users) for half in halves):
+            biases = [half.inputs[1] for half in halves]
+            halves = tuple(half.inputs[0] for half in halves)
+        found[id(node)] = apply(
+            "mul_mat_id_gated", weight, *_side_by_side(halves, users), ids, *biases, gating=x.op, label=node.name,
+            **x.attrs,
+        )
     return found
+
+
+def _side_by_side(halves: Sequence[Node], users: Mapping[int, Sequence[Node]]) -> Sequence[Node]:
+    """Halves of a gated linear unit as parts of one product, where they are products alike, read once."""
+    gate, up = halves
+    if any(half.op != "mul_mat_id" or len(users[id(half)]) > 1 for half in halves) or gate is up:
+        return halves
+    (weight, x, ids), (other, other_x, other_ids) = gate.inputs, up.inputs
+    if x is not other_x or ids is not other_ids or weight.op != "weight" or other.op != "weight":
+        return halves
+    if weight.tensor.format != other.tensor.format or weight.shape[0] != other.shape[0]:
+        return halves
+    both, (n, m) = apply("mul_mat_id_concat", weight, x, ids, other, label=gate.name), (weight.shape[1], other.shape[1])
+    return apply("columns", both, start=0, size=n), apply("columns", both, start=n, size=m)
+
+
+def _is_biased(node: Node, ids: Node, users: Mapping[int, Sequence[Node]]) -> bool:
+    """Whether a node is a product of experts with a bias, read once."""
+    return node.op == "add_rows" and node.inputs[2] is ids and len(users[id(node)]) == 1
 
 
 @_rule
@@ -166,18 +219,25 @@ def sum_experts(graph: Graph) -> Replacements:
         if node.op != "weighted_sum":
             continue
         x, shares = node.inputs
-        normalized = shares.op == "normalize"
-        shares = shares.inputs[0] if normalized else shares
-        if shares.op != "gather" or shares.inputs[0].op != "soft_max":
+        normalized = shares.op in ("normalize", "soft_max")
+        gathered = shares.inputs[0] if normalized else shares
+        if gathered.op != "gather":
             continue
-        probabilities, ids = shares.inputs
+        logits, ids = gathered.inputs
+        if shares.op != "soft_max":
+            if logits.op != "soft_max":
+                continue
+            (logits,) = logits.inputs
+        biases = list[Node]()
+        if biased := _is_biased(x, ids, users):
+            x, *biases = x.inputs[:2]
         last, terms = node, []
         readers = users[id(node)]
         if len(readers) == 1 and readers[0].op == "add" and readers[0].inputs[0] is not readers[0].inputs[1]:
             term = readers[0].inputs[readers[0].inputs[0] is node]
             if term.shape == node.shape:
                 last, terms = readers[0], [term]
-        found[id(last)] = apply("sum_experts", x, *probabilities.inputs, ids, *terms, normalized=normalized,
+        found[id(last)] = apply("sum_experts", x, logits, ids, *biases, *terms, normalized=normalized, biased=biased,
                                 label=node.name)
     return found
 

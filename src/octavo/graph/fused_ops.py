@@ -6,6 +6,8 @@ The reference backend defines each as that composition. A backend names the ones
 
 from __future__ import annotations
 
+from typing import Any
+
 from octavo.graph.node import DType, Node, Shape
 from octavo.graph.ops import OPS, apply, op, require
 
@@ -19,6 +21,17 @@ def mul_mat_concat(x: Node, *weights: Node) -> tuple[Shape, DType]:
 
 
 @op
+def mul_mat_concat_add(x: Node, *weights_and_biases: Node) -> tuple[Shape, DType]:
+    """mul_mat_concat(x, *weights) with a bias [N_i] added to each part: weights first, then as many biases."""
+    count = len(weights_and_biases) // 2
+    weights, biases = weights_and_biases[:count], weights_and_biases[count:]
+    shape, dtype = OPS["mul_mat_concat"](x, *weights)
+    fits = [w.shape[:1] for w in weights] == [b.shape for b in biases]
+    require(fits, "mul_mat_concat_add", "biases are a row of each product", x, *weights_and_biases)
+    return shape, dtype
+
+
+@op
 def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
     """mul_mat(weight, x) + a bias [N] and/or a residual [T, N], added in the order given."""
     shape, dtype = OPS["mul_mat"](weight, x)
@@ -28,9 +41,22 @@ def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
 
 
 @op
-def mul_mat_id_swiglu(weight: Node, gate: Node, up: Node, ids: Node) -> tuple[Shape, DType]:
-    """mul_mat_id(weight, swiglu(gate, up), ids)."""
-    return OPS["mul_mat_id"](weight, apply("swiglu", gate, up), ids)
+def mul_mat_id_concat(weight: Node, x: Node, ids: Node, *others: Node) -> tuple[Shape, DType]:
+    """mul_mat_id of one activation with several weights [E, N_i, K], side by side: [T, k, sum N_i]."""
+    shapes = [OPS["mul_mat_id"](w, x, ids)[0] for w in (weight, *others)]
+    return (*shapes[0][:-1], sum(s[-1] for s in shapes if isinstance(s[-1], int))), "f32"
+
+
+@op
+def mul_mat_id_gated(
+    weight: Node, gate: Node, up: Node, ids: Node, *biases: Node, gating: str, **numbers: Any
+) -> tuple[Shape, DType]:
+    """mul_mat_id(weight, GATING(gate, up), ids), which takes `numbers`; `biases` are rows that `add_rows` adds to gate
+    and to up before, or nothing."""
+    require(len(biases) in (0, 2), "mul_mat_id_gated", "biases of gate and of up, or none", *biases)
+    for source, rows in zip((gate, up), biases, strict=False):
+        OPS["add_rows"](source, rows, ids)
+    return OPS["mul_mat_id"](weight, apply(gating, gate, up, **numbers), ids)
 
 
 @op
@@ -40,12 +66,18 @@ def soft_max_top_k(x: Node, *, k: int) -> tuple[Shape, DType]:
 
 
 @op
-def sum_experts(x: Node, logits: Node, ids: Node, *term: Node, normalized: bool) -> tuple[Shape, DType]:
+def sum_experts(
+    x: Node, logits: Node, ids: Node, *term: Node, normalized: bool, biased: bool = False
+) -> tuple[Shape, DType]:
     """x [T, k, N], logits [T, E], ids int [T, k] -> [T, N]: weighted_sum of x by gather(soft_max(logits), ids).
 
-    normalized  these shares are `normalize`d
+    normalized  these shares are `normalize`d, as a soft-max of gathered logits is
+    biased      the first of `term` is rows that `add_rows` adds to x before
     term        added to the sum, [T, N], or nothing
     """
+    if biased:
+        rows, *term = term  # type: ignore[assignment]
+        OPS["add_rows"](x, rows, ids)
     shape, dtype = OPS["weighted_sum"](x, apply("gather", logits, ids))
     require(all(t.shape == shape for t in term) and len(term) < 2, "sum_experts", "the term has its shape", x, *term)
     return shape, dtype

@@ -8,10 +8,10 @@ from functools import partial
 from octavo.graph.fuse import RULES, Replacements, quantize_activations, quantize_results, replace
 from octavo.graph.node import Graph, Node
 from octavo.graph.protocol import Backend
-from octavo.graph.schedule import Place, assign
+from octavo.graph.schedule import Place, assign, on_first
 
 
-def lower(graph: Graph, backends: Sequence[Backend], place: Place = lambda weight: 0, *, fused: bool = True) -> Graph:
+def lower(graph: Graph, backends: Sequence[Backend], place: Place = on_first, *, fused: bool = True) -> Graph:
     """The graph with activations quantized for the backend of each product, and the fusions that it asks for.
 
     Raises GraphError for a node that no backend runs.

@@ -109,8 +109,19 @@ def cache_bytes(cache: Node, sizes: Sizes) -> int:
 
 def kept_bytes(nodes: Iterable[Node], sizes: Sizes) -> int:
     """Bytes of the caches and states that `nodes` read, which last from step to step; each once."""
-    leaves = {id(i): i for n in nodes for i in n.inputs if i.op in ("cache", "state")}.values()
-    return sum(4 * math.prod(bind(i.shape, sizes)) if i.op == "state" else cache_bytes(i, sizes) for i in leaves)
+    return sum(leaf_bytes(leaf, sizes) for leaf in lasting(nodes) if leaf.op != "weight")
+
+
+def lasting(nodes: Iterable[Node]) -> list[Node]:
+    """The weights, caches and states that `nodes` read, each once."""
+    return list({id(i): i for n in nodes for i in n.inputs if i.is_leaf and i.op != "input"}.values())
+
+
+def leaf_bytes(leaf: Node, sizes: Sizes) -> int:
+    """Bytes of a leaf that lasts: of a weight as it is stored, of a cache or a state."""
+    if leaf.op == "weight":
+        return leaf.tensor.nbytes
+    return 4 * math.prod(bind(leaf.shape, sizes)) if leaf.op == "state" else cache_bytes(leaf, sizes)
 
 
 def bind(shape: Shape, sizes: Sizes) -> tuple[int, ...]:

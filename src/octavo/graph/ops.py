@@ -331,11 +331,11 @@ def reshape(x: Node, *, shape: Shape) -> tuple[Shape, DType]:
 
 @op
 def columns(x: Node, *, start: int, size: int) -> tuple[Shape, DType]:
-    """x [T, N] -> [T, size]: columns from `start` on."""
+    """x [..., N] -> [..., size]: columns from `start` on."""
     width = x.shape[-1]
-    inside = len(x.shape) == 2 and isinstance(width, int) and 0 <= start < start + size <= width
+    inside = len(x.shape) > 1 and isinstance(width, int) and 0 <= start < start + size <= width
     require(inside, "columns", f"{start} to {start + size} lie inside x [T, N]", x)
-    return (x.shape[0], size), x.dtype
+    return (*x.shape[:-1], size), x.dtype
 
 
 @op

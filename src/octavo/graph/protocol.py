@@ -113,7 +113,8 @@ class AsyncBackend(Backend, Protocol):
     def copy(self, target: Any, source: Any, places: Sequence[int] | None = None) -> None:
         """Fill the first elements of a value with another one's, of its type, after all calls made so far.
 
-        These are all elements, or those at some places of a source of one dimension; the target has no fewer.
+        These are all elements, or those at some places of a source of one dimension; the target has no fewer. The
+        source may be another backend's of this kind: later calls of both come after the copy.
         """
 
 

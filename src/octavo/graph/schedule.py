@@ -9,7 +9,7 @@ that are never alive at the same time share memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -21,11 +21,18 @@ from octavo.graph.protocol import Backend
 log = logging.getLogger("octavo")
 
 ALIGNMENT = 128
+PARTS = ("reshape", "columns")
+"""Views of one value, which cost nothing to make."""
 PLAIN = ("f32", "i32", "i64")
 """Types of values that are laid out alike everywhere, and so can be copied to another backend."""
 
-Place = Callable[[Node], int]
-"""The number of the backend that a weight is meant for."""
+Place = Callable[[Node, Node], int]
+"""The number of the backend that a weight is meant for where a node reads it."""
+
+
+def on_first(weight: Node, reader: Node) -> int:
+    """All weights on the first backend."""
+    return 0
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,13 @@ class Schedule:
     memory: tuple[int, ...]
     fallbacks: tuple[str, ...]
 
+    def on(self, backend: int) -> list[Node]:
+        """The nodes that run on a backend."""
+        return [n for n in self.graph.nodes if not n.is_leaf and self.backends[id(n)] == backend]
+
 
 def schedule(
-    graph: Graph, backends: Sequence[Backend], limits: Sizes, *, place: Place = lambda weight: 0, strict: bool = False,
+    graph: Graph, backends: Sequence[Backend], limits: Sizes, *, place: Place = on_first, strict: bool = False,
     quiet: bool = False,
 ) -> Schedule:
     """Schedule `graph` for steps of at most `limits`. Raises GraphError for a node that no backend runs.
@@ -69,7 +80,8 @@ def schedule(
     With `strict`, a node that can't run where it was meant to is an error too; else it is a warning, unless `quiet`.
     """
     chosen, fallbacks = assign(graph, backends, place)
-    graph, chosen = _insert_copies(graph, chosen)
+    crossing = _Crossing(graph, chosen, backends)
+    graph, chosen = crossing.graph, crossing.where
     buffers, memory = _allocate(graph, chosen, backends, limits)
     made = Schedule(graph, _split(graph, chosen), chosen, buffers, memory, tuple(fallbacks))
     return made if quiet else with_fallbacks_told(made, strict=strict)
@@ -100,14 +112,23 @@ def assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dic
     chosen: dict[int, int] = {}
     read: dict[int, int] = {}  # caches with something written to them, and where attention reads them
     fallbacks: dict[str, None] = {}
-    step = {id(n): i for i, n in enumerate(graph.nodes)}
+    step, of_inputs = {id(n): i for i, n in enumerate(graph.nodes)}, _of_inputs(graph)
     users = graph.users()
+
+    def meant_for(node: Node) -> int:
+        """Where a node belongs: with its weights, or where the last of its inputs was made that is not of inputs."""
+        weights = [place(i, node) for i in node.inputs if i.op == "weight" and not i.attrs.get("constant")]
+        if weights:
+            return weights[0]
+        made = [s for s in map(_whole, node.inputs) if not s.is_leaf and id(s) not in of_inputs]
+        return chosen[id(max(made, key=lambda n: step[id(n)]))] if made else 0
+
     for node in graph.nodes:
         if node.is_leaf or id(node) in chosen:
             continue
         readers = [] if node.dtype in PLAIN or node.op in ("set_rows", "after") else users[id(node)]
         together = (node, *readers, *_cache_writers(node))
-        meant = _meant(readers[0] if readers else node, chosen, step, place)
+        meant = meant_for(readers[0] if readers else node)
         if node.op == "attention":
             meant = read.get(id(node.inputs[1]), meant)
         reasons = {}
@@ -129,13 +150,11 @@ def assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dic
     return chosen, list(fallbacks)
 
 
-def _meant(node: Node, chosen: dict[int, int], step: dict[int, int], place: Place) -> int:
-    """Where a node belongs: with its weights, or where the last of its inputs was made."""
-    weights = [place(i) for i in node.inputs if i.op == "weight" and not i.attrs.get("constant")]
-    if weights:
-        return weights[0]
-    made = [i for i in node.inputs if not i.is_leaf]
-    return chosen[id(max(made, key=lambda n: step[id(n)]))] if made else 0
+def _whole(node: Node) -> Node:
+    """What a node shows a part of, or in another shape."""
+    while node.op in PARTS:
+        node = node.inputs[0]
+    return node
 
 
 def _refused(backend: Backend, nodes: Sequence[Node]) -> tuple[str, str] | None:
@@ -155,34 +174,89 @@ def _cache_writers(node: Node) -> list[Node]:
     return [*caches, *(cache.inputs[1] for cache in caches if cache.op == "after")]
 
 
-def _insert_copies(graph: Graph, chosen: dict[int, int]) -> tuple[Graph, dict[int, int]]:
-    """The graph with a copy before the first node of a backend that reads another's value, and where its nodes run."""
-    new: dict[int, Node] = {}
-    where: dict[int, int] = {}
-    copies: dict[tuple[int, int], Node] = {}
-    order: list[Node] = []
+class _Crossing:
+    """The graph with a copy of each value on each other backend that reads it, and `where` its nodes run.
+
+    Values that only need inputs, and views of others, are made where they are read instead. A copy is made as soon as
+    its source's backend has done its run of nodes, and is of the latest copy on a backend of that kind: so a stage of a
+    pipeline waits for no other than the one before it, and is free for the next step then.
+    """
+
+    def __init__(self, graph: Graph, chosen: dict[int, int], backends: Sequence[Backend]) -> None:
+        self._chosen, self._backends, self._of_inputs = chosen, backends, _of_inputs(graph)
+        self.where: dict[int, int] = {}
+        self._new: dict[int, Node] = {}
+        self._there: dict[tuple[int, int], Node] = {}
+        self._latest: dict[tuple[int, type], Node] = {}
+        self._order: list[Node] = []
+        for node in graph.nodes:
+            if node.is_leaf:
+                self._new[id(node)] = node
+                self._order.append(node)
+            else:
+                self._new[id(node)] = self._made(node, chosen[id(node)])
+        outputs = tuple(self._new[id(o)] for o in graph.outputs)
+        self.graph = Graph(tuple(self._at_seams(_needed(self._order, outputs))), outputs)
+
+    def _made(self, node: Node, backend: int) -> Node:
+        """A node on a backend, with what it reads there."""
+        inputs = [self._on(i, backend) for i in node.inputs]
+        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True)) and backend == self._chosen[id(node)]
+        made = node if same else Node(node.op, tuple(inputs), node.shape, node.dtype, node.attrs, node.name)
+        return self._placed(made, backend)
+
+    def _on(self, node: Node, backend: int) -> Node:
+        """The value of a node on a backend."""
+        if node.is_leaf or self._chosen[id(node)] == backend:
+            return self._new[id(node)]
+        key = id(node), backend
+        if key not in self._there:
+            again = node.op in PARTS or id(node) in self._of_inputs
+            if again and self._backends[backend].supports(node)[0]:
+                self._there[key] = self._made(node, backend)
+            else:
+                source = self._latest.get((id(node), type(self._backends[backend])), self._new[id(node)])
+                self._there[key] = self._placed(apply("copy", source, label=node.name), backend)
+                self._latest[id(node), type(self._backends[backend])] = self._there[key]
+        return self._there[key]
+
+    def _placed(self, made: Node, backend: int) -> Node:
+        self.where[id(made)] = backend
+        self._order.append(made)
+        return made
+
+    def _at_seams(self, order: Sequence[Node]) -> Iterator[Node]:
+        copies: dict[int, list[Node]] = {}
+        for copy in (n for n in order if n.op == "copy"):
+            copies.setdefault(id(copy.inputs[0]), []).append(copy)
+        waiting: list[Node] = []
+        for node in (n for n in order if n.op != "copy"):
+            if not node.is_leaf:
+                here = self.where[id(node)]
+                now = [c for c in waiting if self.where[id(c.inputs[0])] != here]
+                again = [c for copy in now for c in copies.get(id(copy), ())]
+                waiting = [c for c in waiting if self.where[id(c.inputs[0])] == here] + again
+                yield from now
+            yield node
+            waiting += copies.get(id(node), ())
+
+
+def _of_inputs(graph: Graph) -> set[int]:
+    """The ids of nodes that need nothing but inputs of the step."""
+    found = set[int]()
     for node in graph.nodes:
-        if node.is_leaf:
-            new[id(node)] = node
-            order.append(node)
-            continue
-        backend = chosen[id(node)]
-        inputs = []
-        for source in (new[id(i)] for i in node.inputs):
-            if where.get(id(source), backend) == backend:
-                inputs.append(source)
-                continue
-            key = id(source), backend
-            if key not in copies:
-                copies[key] = apply("copy", source, label=source.name)
-                where[id(copies[key])] = backend
-                order.append(copies[key])
-            inputs.append(copies[key])
-        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        new[id(node)] = node if same else Node(node.op, tuple(inputs), node.shape, node.dtype, node.attrs, node.name)
-        where[id(new[id(node)])] = backend
-        order.append(new[id(node)])
-    return Graph(tuple(order), tuple(new[id(o)] for o in graph.outputs)), where
+        if not node.is_leaf and all(i.op == "input" or id(i) in found for i in node.inputs):
+            found.add(id(node))
+    return found
+
+
+def _needed(order: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
+    """The nodes that outputs need."""
+    wanted = set(map(id, outputs))
+    for node in reversed(order):
+        if id(node) in wanted:
+            wanted |= set(map(id, node.inputs))
+    return [n for n in order if id(n) in wanted]
 
 
 def _split(graph: Graph, chosen: dict[int, int]) -> tuple[Split, ...]:

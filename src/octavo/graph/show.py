@@ -25,7 +25,7 @@ def rows(schedule: Schedule, backends: Sequence[Backend]) -> Iterator[dict[str, 
             row: dict[str, Any] = {
                 "number": numbers[id(node)],
                 "split": i,
-                "backend": backends[split.backend].name,
+                "backend": name_of(backends, split.backend),
                 "op": node.op,
                 "name": node.name,
                 "inputs": [_label(n, numbers) for n in node.inputs],
@@ -38,6 +38,13 @@ def rows(schedule: Schedule, backends: Sequence[Backend]) -> Iterator[dict[str, 
                 buffer = schedule.buffers[id(node)]
                 row |= {"offset": buffer.offset, "nbytes": buffer.nbytes}
             yield row
+
+
+def name_of(backends: Sequence[Backend], number: int) -> str:
+    """The name of a backend, with a number where others have the same."""
+    names = [backend.name for backend in backends]
+    name = names[number]
+    return f"{name} {names[:number].count(name)}" if names.count(name) > 1 else name
 
 
 def text(schedule: Schedule, backends: Sequence[Backend]) -> Iterator[str]:

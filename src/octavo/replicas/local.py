@@ -88,7 +88,7 @@ class LocalLauncher:
         self._engine, self._server, self._step_timeout = engine, server, step_timeout
         if engine.device not in ("auto", "cpu", "reference"):
             _require_gpu()
-        found, each = [] if engine.device in ("cpu", "reference") else cards(), engine.tensor_parallel
+        found, each = [] if engine.device in ("cpu", "reference") else cards(), engine.tensor_parallel * engine.pipeline
         if found and n * each > len(found):
             needs = "a card" if each == 1 else f"{each} cards"
             raise UsageError(f"--replicas is {n}, but each needs {needs} (allowed: up to {len(found) // each}, or "

@@ -96,13 +96,14 @@ class RayLauncher:
             raise BackendError(f"Ray can't be reached {where}: {str(error).strip().splitlines()[0]}") from None
         there = ray.cluster_resources()  # type: ignore[no-untyped-call, unused-ignore]
         gpus = 0 if engine.device in ("cpu", "reference") else int(there.get("GPU", 0))
-        kind, most = ("GPU", gpus // engine.tensor_parallel) if gpus else ("CPU", int(there.get("CPU", 0)))
+        each = engine.tensor_parallel * engine.pipeline
+        kind, most = ("GPU", gpus // each) if gpus else ("CPU", int(there.get("CPU", 0)))
         if n > most:
             ray.shutdown()
             has = f"{gpus if gpus else most} {kind}s"
             raise UsageError(f"--replicas is {n} (allowed: up to {most}, as the Ray cluster has {has})")
         threads = engine.threads or max(1, most // n)
-        self._needs = {"num_gpus": engine.tensor_parallel} if gpus else {"num_cpus": threads}
+        self._needs = {"num_gpus": each} if gpus else {"num_cpus": threads}
         if not gpus:
             engine = msgspec.structs.replace(engine, threads=threads, servers=n)
         level = logging.getLogger("octavo").getEffectiveLevel()

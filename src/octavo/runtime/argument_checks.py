@@ -18,6 +18,7 @@ KNOWN_AS = {
     "repetition_penalty": "repeat_penalty", "system_prompt": "system", "stop_strings": "stop",
     "stop_sequences": "stop", "random_seed": "seed", "top_logprobs": "logprobs", "n_probs": "logprobs",
     "tensor_parallel_size": "tensor_parallel", "tp_size": "tensor_parallel", "num_shard": "tensor_parallel",
+    "pipeline_parallel": "pipeline", "pipeline_parallel_size": "pipeline", "pp_size": "pipeline",
 }
 """What other programs call the arguments of `load` and `generate`."""
 

@@ -23,7 +23,8 @@ from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, 
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "weight_cache")
+                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "pipeline",
+                "weight_cache")
 
 
 def load(
@@ -42,6 +43,7 @@ def load(
     attention: Attention = "exact",
     lora: Lora | None = None,
     tensor_parallel: int = 1,
+    pipeline: int = 1,
     weight_cache: bool = True,
     **other: Never,
 ) -> Model:
@@ -68,6 +70,8 @@ def load(
                    several, or what each is multiplied by, as in {"adapter.gguf": 0.5}
     tensor_parallel  how many processes of this machine compute the model together, each with its part of the weights
                    and of the cache; they share `threads`
+    pipeline       how many GPUs have the layers, each a run of them; with `tensor_parallel` each process has that many.
+                   On the CPU steps are only divided so
     weight_cache   weights packed for the CPU are kept on the disk, for the next start to map them; with False those of
                    the model are removed
 
@@ -83,13 +87,15 @@ def load(
     if speculate is not None:
         choice("speculate", speculate, get_args(Speculate))
     backends, layers = backends_for(
-        device, threads, gpu_layers, deterministic=deterministic, attention=attention, tensor_parallel=tensor_parallel
+        device, threads, gpu_layers, deterministic=deterministic, attention=attention,
+        tensor_parallel=tensor_parallel, pipeline=pipeline,
     )
     config = EngineConfig(
         n_ctx=n_ctx,
         cache_type=cache_type,
         strict=strict,
         gpu_layers=layers,
+        pipeline=pipeline,
         max_sequences=max_sequences,
         kv_memory=kv_memory,
         speculate=usual_speculation(backends[0]) if speculate is None else speculate,
@@ -143,4 +149,7 @@ def _engine(model: ModelSpec, backends: Sequence[Backend], config: EngineConfig)
     """An engine that gives logits, or embeddings where that is what the model is for."""
     if not is_embedding_model(model):
         return Engine(model, backends, config)
-    return embedding_engine(model, backends, n_ctx=config.n_ctx, gpu_layers=config.gpu_layers, strict=config.strict)
+    return embedding_engine(
+        model, backends, n_ctx=config.n_ctx, gpu_layers=config.gpu_layers, pipeline=config.pipeline,
+        strict=config.strict,
+    )

@@ -9,7 +9,6 @@ import numpy as np
 
 from octavo.formats.spec import F32
 from octavo.graph.lower import lower
-from octavo.graph.node import Node
 from octavo.graph.schedule import schedule
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.cache.window_pool import pages_for
@@ -37,12 +36,7 @@ class VectorSteps:
         self.engine, config = engine, engine.config
         tokens, windows = config.n_batch, engine.pool.windows
         self.texts = min(TEXTS, tokens) if windows is None and engine.pool.states is None else config.max_sequences
-        made, backends = engine.schedule, engine.backends
-        where = {i.name: made.backends[id(n)] for n in made.graph.nodes if not n.is_leaf for i in n.inputs}
-
-        def place(weight: Node) -> int:
-            return where.get(weight.name, 0)
-
+        backends, place = engine.backends, engine.place
         graph = engine.graph_of(vectors=True, window_pages=windows is not None)
         sizes = {"tokens": tokens, "outputs": tokens, "sequences": self.texts, "boundaries": self.texts + 1}
         limits = {**engine.limits, **sizes}

@@ -68,6 +68,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     lora: tuple[tuple[str, float], ...] = ()
     servers: int = 1
     tensor_parallel: int = 1
+    pipeline: int = 1
     weight_cache: bool = True
     kv_events: KVEvents | None = None
 

@@ -44,13 +44,13 @@ def test_a_prompt_in_pieces_is_the_prompt_at_once(make_engine: MakeEngine, n_bat
 def test_a_prompt_asks_for_its_last_logits_only(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, asked = make_engine(n_batch=64), []
     executor = engine.load()
-    run = executor.run
+    plan = executor.plan
 
-    def record(inputs: Any, sizes: dict[str, int]) -> Any:
+    def record(sizes: dict[str, int], wanted: Any) -> Any:
         asked.append((sizes["tokens"], sizes["outputs"]))
-        return run(inputs, sizes)
+        return plan(sizes, wanted)
 
-    monkeypatch.setattr(executor, "run", record)
+    monkeypatch.setattr(executor, "plan", record)
     engine.prefill(Sequence(), TOKENS)
     assert asked == [(64, 0), (64, 0), (22, 1)]
 

@@ -20,7 +20,7 @@ from octavo.graph.node import Node, Sizes
 from octavo.models import ModelSpec
 from octavo.quantizers.job.quantize import quantize_file
 from octavo.runtime import Engine, EngineConfig, open_model
-from octavo.runtime.engine.placement import backends_for, last_layers, last_true
+from octavo.runtime.engine.placement import backends_for, in_order, last_true
 from tests.graph.small import Limited
 
 PROMPT = "What is 12 times 7?"
@@ -79,12 +79,16 @@ def test_the_last_layers_and_the_output_are_first_and_caches_lie_with_their_laye
     assert placed["token_embd get_rows"] == 1
 
 
-def test_an_embedding_that_is_the_output_lies_with_it() -> None:
+def test_an_embedding_that_is_the_output_lies_with_it_and_with_the_first_layer() -> None:
     with open_model("demo", [ReferenceBackend()], EngineConfig()) as model:
         graph = model.engine.model.graph()
         n_layer = model.engine.model.hparams.n_layer
     embedding = next(w for w in graph.leaves("weight") if w.name == "token_embd.weight")
-    assert [last_layers(graph, n_layer, n)(embedding) for n in (0, 1, n_layer)] == [1, 0, 0]
+    rows_of, multiplied = (next(n for n in graph.nodes if n.op == op and embedding in n.inputs)
+                             for op in ("get_rows", "mul_mat"))
+    for counts, places in {(0,): (1, 1), (1,): (1, 0), (n_layer,): (0, 0), (4, n_layer - 4): (0, 1)}.items():
+        place = in_order(graph, n_layer, counts)
+        assert (place(embedding, rows_of), place(embedding, multiplied)) == places
 
 
 @pytest.mark.parametrize("layers", [1, 6])
@@ -114,7 +118,7 @@ def test_what_one_backend_lacks_a_kernel_for_is_quantized_where_it_runs(q8_0: st
     with open_model(q8_0, [first, CpuBackend(threads=1)], EngineConfig()) as model:
         engine = model.engine
         nodes = [n for s in engine.schedule.splits if s.backend == 1 for n in s.nodes]
-        assert [n.title for n in nodes] == ["copy", "copy", "swiglu:q8_1", "copy", "mul_mat_add"]
+        assert [n.title for n in nodes] == ["copy", "copy", "copy", "swiglu:q8_1", "mul_mat_add"]
         assert all(n.dtype == "f32" for n in engine.schedule.graph.nodes if n.op == "copy")
         assert engine.schedule.fallbacks == ("mul_mat_add runs on cpu, not on reference: not this one",)
         reply = "".join(model.generate(PROMPT, temperature=0.0, max_tokens=40))

@@ -51,7 +51,7 @@ def run(core: EngineCore, given: list[Request], *, every: int = 3, cancelled: di
             if steps == at:
                 core.cancel(given[i])
         core.step()
-        ahead += core._in_flight is not None
+        ahead += len(core._in_flight)
         steps += 1
     assert core.stats().held == 0
     return ahead
@@ -117,7 +117,7 @@ def test_prompts_are_read_while_the_step_before_is_under_way(architecture: Model
             core.add(request)
             for _ in range(4):
                 core.step()
-                chunks += core._in_flight is not None and core._in_flight.step.num_prefill_tokens > 0
+                chunks += any(one.step.num_prefill_tokens for one in core._in_flight)
         core.engine.step([Feed(other := Sequence(), [7, 8])])
         core.engine.pool.release(other)
         run(core, [])

@@ -34,7 +34,7 @@ class Card(ReferenceBackend):
 
 def usual(model: Model, backend: object, **options: Any) -> int | None:
     asked = EngineOptions("demo", max_sequences=4, **options)
-    return engine_model.usual_kv_memory(asked, model.engine.model, backend)  # type: ignore[arg-type]
+    return engine_model.usual_kv_memory(asked, model.engine.model, [backend])  # type: ignore[list-item]
 
 
 def test_whole_contexts_where_there_is_room(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

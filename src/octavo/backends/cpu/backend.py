@@ -174,7 +174,7 @@ class CpuBackend(HostMemory):
             return reshaped(value, *shape)
         if node.op == "columns":
             start = node.attrs["start"]
-            return value[:, start : start + node.attrs["size"]]
+            return value[..., start : start + node.attrs["size"]]
         return value
 
     def begin_plan(self, graph: Graph) -> CpuBinder:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from octavo.backends.gpu.device.torch_device import interpreted, target
+from octavo.backends.gpu.device.torch_device import interpreted, on_card, target
 from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
 from octavo.formats.cache_formats import CACHE_FORMATS
@@ -35,7 +35,8 @@ TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 """Formats of weights whose products take activations rounded as the weights are."""
 FUSIONS = frozenset({
-    "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
+    "mul_mat_concat_add", "mul_mat_concat", "mul_mat_add", "mul_mat_id_concat", "mul_mat_id_gated", "rope_set_rows",
+    "soft_max_top_k", "sum_experts",
 })
 QUANTIZES = frozenset({"rms_norm", "attention", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
@@ -47,6 +48,7 @@ class GpuBackend:
                    one for attention, whatever is in a step
     attention      what attention of prompts multiplies, where there is a kernel for it
     communicator   what a graph of one of several ranks exchanges values by, a `GpuCommunicator`
+    card           its number, where this process uses several; without, it is the first
 
     Raises UsageError where these can't be together, and BackendError where the device has no such attention, where
     torch, Triton or a GPU is missing, and in a process forked from one that used the GPU.
@@ -59,10 +61,10 @@ class GpuBackend:
 
     def __init__(
         self, deterministic: bool = False, attention: Attention = "exact",
-        communicator: Communicator | None = None,
+        communicator: Communicator | None = None, card: int | None = None,
     ) -> None:
-        self.target, self.deterministic, self.attention = target(), deterministic, attention
-        self.communicator: Communicator | None = communicator
+        self.target, self.deterministic, self.attention = target(card), deterministic, attention
+        self.communicator, self.card = communicator, card
         import torch
 
         from octavo.backends.gpu import ops as binders
@@ -148,7 +150,7 @@ class GpuBackend:
         return max(size, 4 * math.prod(shape[1:])) if dtype in HALVES.values() else size  # of one token in f32
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        target()  # which a process that was forked since may not have
+        target(self.card)  # which a process that was forked since may not have
         with self._enough_memory("values"):
             return self._torch.full((nbytes,), 0xFF, dtype=self._torch.uint8, device=self.target.device)
 
@@ -209,7 +211,7 @@ class GpuBackend:
             return value.unflatten(1, shape[1:]) if value.ndim == 2 else value.view(shape)
         if node.op == "columns":
             start = node.attrs["start"]
-            return value[:, start : start + node.attrs["size"]]
+            return value[..., start : start + node.attrs["size"]]
         return value
 
     def begin_plan(self, graph: Graph) -> GpuBinder:
@@ -217,7 +219,7 @@ class GpuBackend:
 
     def launches(self, context: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
         """The calls for a node of the plan that `context` belongs to."""
-        target()
+        target(self.card)
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
             bind = self._binders.binder_of(node.op)
             assert bind is not None
@@ -225,7 +227,7 @@ class GpuBackend:
         return calls
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:
-        target()
+        target(self.card)
         host = self._host(value)
         host.numpy()[...] = data
         value.copy_(host, non_blocking=True)
@@ -236,10 +238,11 @@ class GpuBackend:
     def begin_read(self, value: torch.Tensor) -> Callable[[], AnyArray]:
         host = self._host(value)
         host.copy_(value, non_blocking=True)
-        if self.target.device != "cuda":
+        if self.target.kind != "cuda":
             return host.numpy
-        done: Any = cast(Any, self._torch.cuda).Event()
-        done.record()
+        cuda = cast(Any, self._torch.cuda)
+        done = cuda.Event()
+        done.record(cuda.current_stream(value.device))
 
         def wait() -> AnyArray:
             done.synchronize()
@@ -249,17 +252,17 @@ class GpuBackend:
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, places: Sequence[int] | None = None) -> None:
         if places is not None:
-            at = self._torch.tensor(places, pin_memory=self.target.device == "cuda")
+            at = self._torch.tensor(places, pin_memory=self.target.kind == "cuda")
             source = source.index_select(0, at.to(source.device, non_blocking=True))
         target.view(-1)[: source.numel()].copy_(source.reshape(-1), non_blocking=True)
 
     def _host(self, value: torch.Tensor) -> torch.Tensor:
         """Memory of the host like a value, page-locked; torch keeps it from others until copies are done with it."""
-        return self._torch.empty(value.shape, dtype=value.dtype, pin_memory=self.target.device == "cuda")
+        return self._torch.empty(value.shape, dtype=value.dtype, pin_memory=self.target.kind == "cuda")
 
     def synchronize(self) -> None:
-        if self.target.device == "cuda":
-            self._torch.cuda.synchronize()
+        if self.target.kind == "cuda":
+            self._torch.cuda.synchronize(self.target.device)
 
     def free(self) -> int:
         from octavo.backends.gpu.device.memory import free
@@ -276,11 +279,11 @@ class GpuBackend:
         return needs(nodes, limits, self.target.arch, self.attention)
 
     def _enough_memory(self, what: str) -> Any:
-        return _EnoughMemory(self._torch, what)
+        return _EnoughMemory(self._torch, what, self.target.device)
 
 
 class GpuBinder:
-    """Launches of one plan, captured into a graph for each run of them."""
+    """Launches of one plan, captured into a graph for each run of them, on the backend's card."""
 
     def __init__(self, backend: GpuBackend, context: Context, graph: Graph) -> None:
         self._backend, self._context, self._graph = backend, context, graph
@@ -290,11 +293,22 @@ class GpuBinder:
         from octavo.backends.gpu.launch.call import Calls
         from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
-        calls = self._backend.launches(self._context, node, inputs, out)
+        with on_card(self._backend.card):
+            calls = self._backend.launches(self._context, node, inputs, out)
         self._bound.append(BoundNode(node, inputs, out, calls))
-        return Calls(calls)
+        return self._there(Calls(calls))
 
     def finish(self) -> list[Call]:
+        with on_card(self._backend.card):
+            return [self._there(call) for call in self._finish()]
+
+    def _there(self, call: Call) -> Call:
+        """A call that runs on the card that it is bound for, whatever card is the one that others use."""
+        from octavo.backends.gpu.launch.call import OnCard
+
+        return call if self._backend.card is None else OnCard(self._backend.card, call)
+
+    def _finish(self) -> list[Call]:
         from octavo.backends.gpu.launch.call import Calls, Captured
         from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, may_copy, read_layouts
         from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
@@ -326,15 +340,15 @@ class GpuBinder:
 class _EnoughMemory:
     """Turns the device's out-of-memory error into one that says what it was for."""
 
-    def __init__(self, torch_module: Any, what: str) -> None:
-        self._torch, self._what = torch_module, what
+    def __init__(self, torch_module: Any, what: str, device: str) -> None:
+        self._torch, self._what, self._device = torch_module, what, device
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None and issubclass(kind, self._torch.OutOfMemoryError):
-            free, total = self._torch.cuda.mem_get_info()
+            free, total = self._torch.cuda.mem_get_info(self._device)
             raise DeviceMemoryError(
                 f"device gpu: not enough memory for {self._what}: {free >> 20} MiB of {total >> 20} MiB are free"
             ) from None

@@ -290,7 +290,7 @@ def reshape(x: AnyArray, *, shape: Shape) -> AnyArray:
 
 
 def columns(x: AnyArray, *, start: int, size: int) -> AnyArray:
-    return x[:, start : start + size]
+    return x[..., start : start + size]
 
 
 def after(x: AnyArray, event: AnyArray) -> AnyArray:
@@ -301,6 +301,11 @@ def mul_mat_concat(x: F32, *weights: Weight) -> F32:
     return np.concatenate([mul_mat(w, x) for w in weights], axis=1)
 
 
+def mul_mat_concat_add(x: F32, *weights_and_biases: Any) -> F32:
+    count = len(weights_and_biases) // 2
+    return mul_mat_concat(x, *weights_and_biases[:count]) + np.concatenate(weights_and_biases[count:])
+
+
 def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
     total = mul_mat(weight, x)
     for term in terms:
@@ -308,15 +313,27 @@ def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
     return total
 
 
-def mul_mat_id_swiglu(weight: Weight, gate: F32, up: F32, ids: AnyArray) -> F32:
-    return mul_mat_id(weight, math.silu(gate) * up, ids)
+def mul_mat_id_concat(weight: Weight, x: F32, ids: AnyArray, *others: Weight) -> F32:
+    return np.concatenate([mul_mat_id(w, x, ids) for w in (weight, *others)], axis=-1)
+
+
+def mul_mat_id_gated(
+    weight: Weight, gate: F32, up: F32, ids: AnyArray, *biases: F32, gating: str, **numbers: float
+) -> F32:
+    if biases:
+        gate, up = (add_rows(x, rows, ids) for x, rows in zip((gate, up), biases, strict=True))
+    return mul_mat_id(weight, _definition(POINTWISE[gating])(gate, up, **numbers), ids)
 
 
 def soft_max_top_k(x: F32, *, k: int) -> AnyArray:
     return top_k(soft_max(x), k=k)
 
 
-def sum_experts(x: F32, logits: F32, ids: AnyArray, *term: F32, normalized: bool) -> F32:
+def sum_experts(
+    x: F32, logits: F32, ids: AnyArray, *term: F32, normalized: bool, biased: bool = False
+) -> F32:
+    if biased:
+        x, term = add_rows(x, term[0], ids), term[1:]
     shares = gather(soft_max(logits), ids)
     total = weighted_sum(x, normalize(shares) if normalized else shares)
     return total + term[0] if term else total

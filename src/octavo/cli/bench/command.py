@@ -81,7 +81,7 @@ def model(
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
         device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),
         lora=tuple(adapters(where.lora, offline).items()), tensor_parallel=where.tensor_parallel,
-        command=shortened(["octavo", *sys.argv[1:]]),
+        pipeline=where.pipeline, command=shortened(["octavo", *sys.argv[1:]]),
     )
     if output is not None and not os.path.isdir(output):
         require_target(output)
@@ -137,15 +137,35 @@ def ops(
 @app.command("make")
 def make(
     shape: Annotated[str, typer.Argument(metavar="SHAPE", help=SHAPES)],
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q5_K_M, MXFP4_MOE, or a format, e.g. Q8_0.")],
-    output: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write.")],
+    preset: Annotated[
+        str,
+        typer.Argument(
+            metavar="PRESET", help="Q4_K_M, Q5_K_M, MXFP4_MOE, a format, e.g. Q8_0, or for a folder a scheme, e.g. fp8."
+        ),
+    ],
+    output: Annotated[
+        str, typer.Argument(metavar="OUT", help="The file to write, OUT.gguf, or the folder, of BF16 and F16 too.")
+    ],
+    layout: Annotated[
+        Literal["compressed-tensors", "gptq", "awq", "qqq"] | None, typer.Option(help="Of a folder in a scheme.")
+    ] = None,
 ) -> None:
     """Write a model with a real one's shape and random weights: `octavo bench make qwen3-1.7b Q4_K_M out.gguf`."""
-    from octavo.bench.synthetic import make as write
+    from octavo.bench import synthetic, synthetic_folder
 
     with Bar() as bar:
-        write(shape, preset, output, progress=lambda done, total: bar.show(_gb(done, total), done, total))
-    print(f"{output}: {shape} with random weights, {preset.upper()}, {size(os.path.getsize(output))}")
+        def show(done: int, total: int) -> None:
+            bar.show(_gb(done, total), done, total)
+
+        if synthetic_folder.is_folder(preset, output):
+            chosen = layout or "compressed-tensors"
+            synthetic_folder.make_folder(shape, preset, output, layout=chosen, progress=show)
+        elif layout is not None:
+            raise UsageError(f"--layout {layout} with {preset}, which is written as a GGUF file")
+        else:
+            synthetic.make(shape, preset, output, progress=show)
+    files = [output] if os.path.isfile(output) else [os.path.join(output, name) for name in os.listdir(output)]
+    print(f"{output}: {shape} with random weights, {preset.upper()}, {size(sum(map(os.path.getsize, files)))}")
 
 
 def _say_what_misleads(rows: list[dict[str, Any]]) -> None:

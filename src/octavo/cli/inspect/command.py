@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import AsJson, Device, Kv, TensorParallel, place_option, refuse
+from octavo.cli.options import AsJson, Device, Kv, Pipeline, TensorParallel, place_option, refuse
 from octavo.cli.plain import brief, few, to_json
 from octavo.errors import NonFiniteError
 
@@ -36,7 +36,8 @@ def inspect(
         int | None,
         place_option("--ctx-size", "-c", help="Tokens of context for memory and the graph (default: as for `run`)."),
     ] = None,
-    kv: Kv = "f16", tensor_parallel: TensorParallel = 1, offline: Offline = False,
+    kv: Kv = "f16", tensor_parallel: TensorParallel = 1, pipeline: Pipeline = 1,
+    offline: Offline = False,
 ) -> None:
     """Show what a model is, what it takes in memory, and whether it runs here; an option shows only that part.
 
@@ -50,7 +51,8 @@ def inspect(
     path = local(model, offline)
     if inspect_adapter.is_adapter(path):
         given = {
-            "--graph": graph, "--tensor-parallel": tensor_parallel != 1, "-c": ctx is not None,
+            "--graph": graph, "--tensor-parallel": tensor_parallel != 1, "--pipeline": pipeline != 1,
+            "-c": ctx is not None,
             "--cache-type": kv != "f16", "--scales": scales is not None,
         }
         refuse(given, f"is of a model, and this is an adapter (allowed: {OF_ADAPTERS})")
@@ -64,8 +66,12 @@ def inspect(
             report["scales"] = inspect_scales.scales(file, scales)
         if device == "gpu":
             report["kernels"] = _kernels(file, ctx, kv)
+        if pipeline != 1:
+            from octavo.cli.inspect.facts import engine, stages
+
+            report["facts"]["stages"] = stages(engine(file, ctx, kv, device, tensor_parallel, pipeline))
         if graph:
-            report["graph"] = _graph(file, device, ctx, kv, tensor_parallel, as_json)
+            report["graph"] = _graph(file, device, ctx, kv, tensor_parallel, pipeline, as_json)
         bad = find_non_finite(file) if check else {}
         if check:
             report["non_finite"] = bad
@@ -153,11 +159,13 @@ def _kernels(file: GGUFFile, ctx: int | None, kv: CacheType) -> list[dict[str, A
     ]
 
 
-def _graph(file: GGUFFile, device: str, ctx: int | None, kv: CacheType, ranks: int, as_json: bool) -> Any:
+def _graph(
+    file: GGUFFile, device: str, ctx: int | None, kv: CacheType, ranks: int, pipeline: int, as_json: bool
+) -> Any:
     """The graph; of several ranks that of rank 0."""
     from octavo.cli.inspect.facts import engine
     from octavo.graph.show import rows, text
 
-    made = engine(file, ctx, kv, device, ranks)
+    made = engine(file, ctx, kv, device, ranks, pipeline)
     show = rows if as_json else text
     return list(show(made.schedule, made.backends))

@@ -87,17 +87,38 @@ def _command(file: GGUFFile) -> str:
     return command_for(read_model(file))
 
 
-def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str, ranks: int = 1) -> Engine:
+def engine(
+    file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str, ranks: int = 1, pipeline: int = 1
+) -> Engine:
     """The engine that `run` would have, or rank 0 of it, with no weight loaded."""
     from octavo.models import read_model
     from octavo.runtime import Engine, EngineConfig
     from octavo.runtime.engine.placement import backends_for
     from octavo.runtime.text_embedding import embedding_engine, is_embedding_model
 
-    backends, layers = backends_for(device, tensor_parallel=ranks)
+    backends, layers = backends_for(device, tensor_parallel=ranks, pipeline=pipeline)
     if is_embedding_model(read_model(file)):
-        return embedding_engine(read_model(file), backends, n_ctx=n_ctx, gpu_layers=layers)
-    return Engine(read_model(file), backends, EngineConfig(n_ctx=n_ctx, cache_type=cache_type, gpu_layers=layers))
+        return embedding_engine(read_model(file), backends, n_ctx=n_ctx, gpu_layers=layers, pipeline=pipeline)
+    config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, gpu_layers=layers, pipeline=pipeline)
+    return Engine(read_model(file), backends, config)
+
+
+def stages(made: Engine) -> list[dict[str, Any]]:
+    """What each stage of a pipeline has: its device, first and last layer, and bytes; of several ranks, rank 0's."""
+    from octavo.graph.node import lasting, leaf_bytes
+    from octavo.graph.show import name_of
+
+    found, first = [], made.model.hparams.n_layer - sum(made.stages)
+    for number, count in enumerate(made.stages):
+        leaves = lasting(made.schedule.on(number))
+        weights = sum(leaf_bytes(leaf, made.limits) for leaf in leaves if leaf.op == "weight")
+        kept = sum(leaf_bytes(leaf, made.limits) for leaf in leaves if leaf.op != "weight")
+        found.append({
+            "device": name_of(made.backends, number), "layers": [first, first + count - 1], "weights": weights,
+            "cache": kept, "work": made.schedule.memory[number],
+        })
+        first += count
+    return found
 
 
 def _why_not_here(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str) -> str | None:
@@ -197,6 +218,11 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
             f"{size(memory['cache'])} of keys and values{states}, about {size(memory['process'])} of Python, "
             "tokenizer and workspaces",
         }
+    for i, stage in enumerate(found.get("stages", ())):
+        shown[f"stage {i}"] = (
+            f"layers {stage['layers'][0]} to {stage['layers'][1]} on {stage['device']}: {size(stage['weights'])} of "
+            f"weights, {size(stage['cache'])} of keys and values, {size(stage['work'])} to compute with"
+        )
     template = found["template"]
     offers = "" if not template else f" ({', '.join(template)})"
     shown["chat template"] = "none" if template is None else f"yes{offers}"
@@ -214,7 +240,11 @@ def headline(model: Model) -> str:
     parameters = sum(math.prod(info.shape) for info in model.file.tensors.values())
     n_layer, name = engine.model.hparams.n_layer, engine.backends[0].name
     lora = "".join(f"; with LoRA {shown_name(path)} x {scale:g}" for path, scale in model.lora)
-    where = name if engine.gpu_layers >= n_layer else f"{name} ({engine.gpu_layers} of {n_layer} layers) and cpu"
+    where, counts = name, engine.stages
+    if engine.gpu_layers < n_layer or len(counts) > 1:
+        cards = f"{len(counts)} x {name}" if len(counts) > 1 else name
+        where = f"{cards} ({' + '.join(map(str, counts))} of {n_layer} layers)"
+        where += " and cpu" * (engine.gpu_layers < n_layer)
     return (
         f"{name_of(model.file)}: {engine.model.hparams.arch}, {short_count(parameters)} parameters, "
         f"{file_type(model.file)}; "

@@ -230,7 +230,8 @@ def engine_options(
         gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=itl_target,
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
-        lora=lora, tensor_parallel=where.tensor_parallel, weight_cache=where.weight_cache,
+        lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline,
+        weight_cache=where.weight_cache,
     )
 
 

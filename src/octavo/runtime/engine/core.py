@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ class EngineCore:
         self.draining = False
         self.warming: WarmUp | None = None
         """Captures sizes of steps in advance, as long as some are missing."""
-        self._in_flight: InFlightStep | None = None
+        self._in_flight = deque[InFlightStep]()
         self._last = 0.0
         self._prefault: PagePrefault | None = None
         self._counts: Counter[str] = Counter()
@@ -134,7 +134,7 @@ class EngineCore:
                 self._prefault_pages(clock() - start)
                 return outputs
             except BaseException:
-                self._in_flight = None
+                self._in_flight.clear()
                 self.scheduler.go_back()
                 raise
             finally:
@@ -145,9 +145,8 @@ class EngineCore:
 
         The step after one in flight is launched before that one is read.
         """
-        start, (last, self._in_flight) = clock(), (self._in_flight, None)
-        if last is not None and not last.is_needed:  # all of its requests have ended
-            last = None
+        start = clock()
+        last = next((step for step in iter(self._next_in_flight, None) if step.is_needed), None)
         if last is None:
             self._wait_for_masks()
             step = self.scheduler.schedule(prompts=prompts)
@@ -164,14 +163,28 @@ class EngineCore:
             last = self.async_scheduler.launch(step)
         sampled = None
         if last is not None:
-            self._in_flight = self.async_scheduler.launch_next(last, prompts=prompts)
+            self._launch_ahead(last, prompts)
             done, sampled = self.async_scheduler.sampled(last)
             step = replace(done, ended=step.ended)
         if sampled is None:  # nothing was launched, or the device could not sample
-            if self._in_flight is not None:
-                self.async_scheduler.discard(self._in_flight)
-            self._in_flight, sampled = None, self._sample(step)
+            for in_flight in iter(self._next_in_flight, None):
+                self.async_scheduler.discard(in_flight)
+            sampled = self._sample(step)
         return [*step.ended, *self._commit_timed(step, sampled, start)]
+
+    def _next_in_flight(self) -> InFlightStep | None:
+        return self._in_flight.popleft() if self._in_flight else None
+
+    def _launch_ahead(self, last: InFlightStep, prompts: bool) -> None:
+        """Launch the step after `last`; after steps that sample nothing more of them, for each stage of a pipeline."""
+        while True:
+            last = self._in_flight[-1] if self._in_flight else last
+            if len(self._in_flight) >= (1 if last.step.sampling else len(self.engine.stages)):
+                return
+            step = self.async_scheduler.launch_next(last, prompts=prompts)
+            if step is None:
+                return
+            self._in_flight.append(step)
 
     def _wait_for_masks(self) -> None:
         """Wait for masks that are due or, where nothing else can be computed, for one of them, for a while."""

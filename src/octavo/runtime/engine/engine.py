@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
@@ -67,9 +68,10 @@ if TYPE_CHECKING:
 class Engine:
     """Runs steps: `step` appends tokens to sequences and returns logits. An `EngineCore` gets tokens from it.
 
-    `backends` are in order of preference; the first is where weights are placed, unless `config` or `place` says
-    otherwise. `gpu_layers` is how many layers lie there. Any thread may call: steps wait for each other. They are
-    computed in `thread`, or by who has `lock`. A sequence is for one thread at a time.
+    `backends` are in order of preference; the first is where weights are placed, or the first few are, of a pipeline,
+    unless `config` or `place` says otherwise. `gpu_layers` is how many layers lie there, `stages` how many on each. Any
+    thread may call: steps wait for each other. They are computed in `thread`, or by who has `lock`. A sequence is for
+    one thread at a time.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Engine:
                 return make(planned, self.backends, limits, outputs, shares)
         config = {f.name: getattr(self.config, f.name) for f in fields(self.config)}
         config |= {"n_ctx": self.n_ctx, "n_pages": self.pool.n_pages, "kv_memory": None, "gpu_layers": "all"}
+        config |= {"pipeline": self.stages}
         self._group.start(self.model.file.path, self.lora, config)
         try:
             executor = make(planned, self.backends, limits, outputs)
@@ -165,19 +168,20 @@ class Engine:
         """Give the nodes of a graph to backends, and see what steps can do then."""
         config = self.config
         self._placement = Placement(
-            graph, self.model.hparams.n_layer, self.backends, self.limits, config.gpu_layers, fused=config.fuse,
-            searched=not config.embeds,
+            graph, self.model.hparams.n_layer, self.backends, self.limits, config.gpu_layers, pipeline=config.pipeline,
+            fused=config.fuse, searched=not config.embeds,
         )
-        self.gpu_layers = self._placement.layers
+        self.gpu_layers, self.stages = self._placement.layers, self._placement.counts
+        self.place: Place = place or self._placement.place
         self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
         self.graph = self.schedule.graph
         self.finds_candidates = len(self.graph.outputs) > 1
         """The graph finds the largest logits on the device."""
         self.draws = len(self.graph.outputs) > DRAWN
         """The graph draws tokens from these."""
-        (first, *others) = {self.schedule.backends[id(n)] for n in self.graph.nodes if not n.is_leaf}
-        on_one_device = not others and isinstance(self.backends[first], AsyncBackend)
-        self.supports_async = self.finds_candidates and on_one_device and self.pool.states is None
+        used = {split.backend for split in self.schedule.splits}
+        beside_the_host = all(isinstance(self.backends[b], AsyncBackend) for b in used)
+        self.supports_async = self.finds_candidates and beside_the_host and self.pool.states is None
         """A step can be launched with the sampled tokens of the one before it, before these are read.
 
         Not where there are states, which can't take a step back that turns out to be one too many.
@@ -435,13 +439,25 @@ class Engine:
             raise UsageError("the prompt has no tokens")
         start = len(sequence)
         size = self.config.n_batch
+        launched = deque[StepHandle]()
         for i in range(0, len(tokens), size):
-            chunk = tokens[i : i + size]
-            logits = self.step([Feed(sequence, chunk, outputs=int(i + size >= len(tokens)))])
+            feed = Feed(sequence, tokens[i : i + size], outputs=int(i + size >= len(tokens)))
+            if feed.outputs:
+                logits = self.step([feed])
+            else:
+                launched.append(self.thread.run(partial(self._launch_part, feed)))
+            if len(launched) > len(self.stages):
+                launched.popleft().read()
             if progress is not None:
                 progress(len(sequence) - start)
         row: F32 = logits[-1]
         return row
+
+    def _launch_part(self, feed: Feed) -> StepHandle:
+        """Launch a step of a prompt of which nothing is read, so that the next one may be launched at once."""
+        self._check([feed])
+        with self.appending([feed]):
+            return self.launch([feed], (LOGITS,), check=False)
 
     def logits(self, tokens: Seq[int]) -> F32:
         """Logits [n, n_vocab] after each of `tokens`, in a sequence of their own."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from octavo.graph.builder import CacheType
 from octavo.graph.protocol import AsyncBackend, Backend
-from octavo.runtime.engine.placement import GpuLayers
+from octavo.runtime.engine.placement import GpuLayers, Pipeline
 
 Speculate = Literal["lookup", "off"]
 
@@ -27,7 +27,8 @@ class EngineConfig:
     cache_type     how keys and values are stored
     n_outputs      most logits in a step, at least one a sequence; of a large vocabulary they take much memory
     fuse           take the backend's fused ops; without, a watcher sees every value of the graph
-    gpu_layers     how many of the last layers lie on the first backend, the others on the second; see `placement`
+    gpu_layers     how many of the last layers lie on the first backends, the others on the next; see `placement`
+    pipeline       how many backends these are, each with a run of layers; or how many layers each has
     embeds         steps give what logits are made of, [outputs, n_embd], in their place
     n_pages        of the cache (default: n_ctx tokens for each sequence)
     kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
@@ -43,6 +44,7 @@ class EngineConfig:
     n_outputs: int = 64
     fuse: bool = True
     gpu_layers: GpuLayers = "all"
+    pipeline: Pipeline = 1
     embeds: bool = False
     n_pages: int | None = None
     kv_memory: int | None = None

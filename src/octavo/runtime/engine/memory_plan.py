@@ -39,7 +39,7 @@ def require_memory(
         return
     weights = caches = values = 0
     for i, backend in enumerate(backends):
-        nodes = [n for n in schedule.graph.nodes if not n.is_leaf and schedule.backends[id(n)] == i]
+        nodes = schedule.on(i)
         if nodes and isinstance(backend, HostBackend):
             weights += backend.weight_bytes(nodes)
             caches += backend.cache_bytes(nodes, limits)

@@ -1,36 +1,43 @@
-"""Placement: which of a model's layers lie on the first of an engine's backends, where memory is short.
+"""Placement: on which of an engine's backends each of a model's layers lies.
 
-The last layers and the output are on it, the layers before them on the second backend. So a step goes over once, with a
-vector for each token, and the largest matrix, the output, is where reading is fastest. An embedding that is the output
-too lies with it.
+The first backends are the device's: one, or one for each stage of a pipeline. They have the last layers, each a run of
+them, as even in bytes as memory lets them be; layers before those are on the backend after them. So a step goes over
+each backend once, with a vector for each token, and the largest matrix, the output, is where reading is fastest. An
+embedding lies with the first layer, and once more with the output if it is that too: so the first stage does not wait
+for the last one.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from octavo.backends import concrete, one_name, select
 from octavo.backends.cores import cores, threads_of
 from octavo.errors import BackendError, UsageError
 from octavo.graph.communicator import Communicator
-from octavo.graph.low_rank import EMBEDDING, OF_A, OF_B, OUTPUT
 from octavo.graph.lower import lower
 from octavo.graph.names import split_layer
-from octavo.graph.node import Attention, Graph, Node, Sizes
+from octavo.graph.node import Attention, Graph, Node, Sizes, lasting, leaf_bytes
 from octavo.graph.protocol import Backend, BoundedBackend
-from octavo.graph.schedule import Place, Schedule, assign, schedule, with_fallbacks_told
+from octavo.graph.schedule import Place, Schedule, assign, root, schedule, with_fallbacks_told
 from octavo.runtime.argument_checks import integer
 from octavo.runtime.sampling.top_k import finder, with_candidates
 
 log = logging.getLogger("octavo")
 
 GpuLayers = int | Literal["all", "auto"]
-"""How many of the last layers are on the first backend: a number (more than there are: all), all, or what fits (-1)."""
+"""How many of the last layers are on the device: a number (more than there are: all), all, or what fits (-1)."""
+Pipeline = int | Sequence[int]
+"""How many of the first backends have layers, or how many layers each of them has."""
 
 GIB = 1 << 30
-MOST_RANKS = 64
+MOST_RANKS = MOST_STAGES = 64
+TRIES = 4
+"""Divisions of layers among stages that are tried, each by what is known of the one before."""
 
 
 def backends_for(
@@ -41,16 +48,18 @@ def backends_for(
     deterministic: bool = False,
     attention: Attention = "exact",
     tensor_parallel: int = 1,
-    communicator: Communicator | None = None,
+    pipeline: int = 1,
+    communicators: Sequence[Communicator] = (),
 ) -> tuple[list[Backend], GpuLayers]:
-    """The backends for a device, and how many layers the first is to have.
+    """The backends for a device, `pipeline` of them first, and how many layers these are to have.
 
     Without `gpu_layers` that is all of them, but on a GPU that "auto" found what fits. 0 layers need no GPU. Where
     "auto" finds none, others than 0 run on the CPU, which a warning tells of. `deterministic` and `attention` are as of
-    `octavo.backends.select`. With `tensor_parallel` they are those of rank 0 of that many; `communicator` is
-    that of another one. Raises what that raises, and UsageError for layers on a device that is not a GPU.
+    `octavo.backends.select`. With `tensor_parallel` they are those of rank 0 of that many; `communicators` are those of
+    another one, for each stage. Raises what that raises, and UsageError for layers on a device that is not a GPU.
     """
     device = one_name(device)
+    integer("pipeline", pipeline, 1, MOST_STAGES)
     if tensor_parallel != 1:
         integer("tensor_parallel", tensor_parallel, 1, MOST_RANKS)
         if gpu_layers is not None:
@@ -60,26 +69,30 @@ def backends_for(
 
         threads = max(1, (cores() if threads is None else threads_of(threads)) // tensor_parallel)
         group = RankGroup(
-            tensor_parallel, device=concrete(device), threads=threads, deterministic=deterministic, attention=attention
+            tensor_parallel, pipeline, device=concrete(device), threads=threads, deterministic=deterministic,
+            attention=attention,
         )
-        communicator = group.communicator
-    if communicator is not None:
+        communicators = group.communicators
+
+    def found_on(device: str) -> list[Backend]:
         return select(
-            device, threads, deterministic=deterministic, attention=attention, communicator=communicator
-        ), "all"
+            device, threads, deterministic=deterministic, attention=attention, stages=pipeline,
+            communicators=communicators,
+        )
+
+    if communicators:
+        return found_on(device), "all"
     if gpu_layers == -1:
         gpu_layers = None if device in ("cpu", "reference") else "auto"
     if gpu_layers is None:
-        return select(
-            device, threads, deterministic=deterministic, attention=attention
-        ), "auto" if device == "auto" else "all"
+        return found_on(device), "auto" if device == "auto" else "all"
     checked(gpu_layers)
     if device in ("cpu", "reference") and gpu_layers != 0:
         problem = f"gpu_layers is {gpu_layers} on device {device} (allowed: 0, or device gpu or auto)"
         raise UsageError(problem, argument="gpu_layers")
     if gpu_layers == 0 and device in ("auto", "gpu"):
         device = "cpu"
-    found = select(device, threads, deterministic=deterministic, attention=attention)
+    found = found_on(device)
     if gpu_layers not in (0, "auto") and found[0].name == "cpu":
         log.warning("gpu_layers is %s, but there is no usable GPU: all layers run on the CPU", gpu_layers)
         return found, "all"
@@ -95,57 +108,90 @@ def checked(gpu_layers: GpuLayers) -> GpuLayers:
     raise UsageError(f"gpu_layers is {gpu_layers!r} (allowed: 0 or more, all, auto)", argument="gpu_layers")
 
 
-def last_layers(graph: Graph, n_layer: int, count: int) -> Place:
-    """Places the last `count` layers, and with any of them the output, on backend 0, and all others on 1."""
-    tied = all(w.name != OUTPUT for w in graph.leaves("weight"))
-    first = n_layer - count
+def in_order(graph: Graph, n_layer: int, counts: Sequence[int]) -> Place:
+    """Places the last layers on the first backends, as many as `counts` says on each, and those before on the next.
 
-    def place(weight: Node) -> int:
+    What is read before any layer is where the first one is, what is read after them where the last one is.
+    """
+    others = [len(counts)] * (n_layer - sum(counts))
+    stages = [*others, *(stage for stage, count in enumerate(counts) for _ in range(count))]
+    early = _read_first(graph)
+
+    def place(weight: Node, reader: Node) -> int:
         layer, _ = split_layer(weight.name)
         if layer is not None:
-            return int(layer < first)
-        if weight.name.removesuffix(OF_A).removesuffix(OF_B) == EMBEDDING and not tied:
-            return int(first > 0)
-        return int(count == 0)
+            return stages[min(layer, n_layer - 1)]
+        return stages[0 if _key(weight, reader) in early else -1]
 
     return place
+
+
+def _key(weight: Node, reader: Node) -> tuple[str, bool]:
+    """A weight by its name, and whether its rows are looked up, as of an embedding that is the output too."""
+    return weight.name, reader.op == "get_rows"
+
+
+def _read_first(graph: Graph) -> set[tuple[str, bool]]:
+    """The weights of no layer that are read before those of layers."""
+    after: dict[int, bool] = {}
+    early = set[tuple[str, bool]]()
+    for node in graph.nodes:
+        weights = [i for i in node.inputs if i.op == "weight"]
+        later = any(split_layer(w.name)[0] is not None for w in weights)
+        after[id(node)] = later or any(after[id(i)] for i in node.inputs)
+        if not after[id(node)]:
+            early |= {_key(w, node) for w in weights}
+    return early
 
 
 class Placement:
     """The layers of a graph on backends, of which the first may have little memory.
 
-    `layers` is how many of `n_layer` are on the first; logits are `searched` for candidates where they are made. Raises
-    UsageError where layers are to lie on a second backend and there is none, BackendError where they do not fit, saying
+    `layers` is how many of `n_layer` are on the first, or on all stages of a `pipeline`, `counts` how many on each;
+    logits are `searched` for candidates where they are made. Raises UsageError where layers are to lie on another
+    backend and there is none, or where there are more stages than layers; BackendError where layers do not fit, saying
     how many would.
     """
 
     def __init__(
         self, graph: Graph, n_layer: int, backends: Sequence[Backend], limits: Sizes, gpu_layers: GpuLayers,
-        *, fused: bool = True, searched: bool = True,
+        *, pipeline: Pipeline = 1, fused: bool = True, searched: bool = True,
     ) -> None:
         self.n_layer, self._searched = n_layer, searched
         self._graph, self._backends, self._limits, self._fused = graph, backends, limits, fused
-        self._schedules: dict[int, Schedule] = {}
+        self._schedules: dict[tuple[int, ...], Schedule] = {}
         wanted = checked(gpu_layers)
         self.layers = n_layer if isinstance(wanted, str) else min(wanted, n_layer)
-        if self.layers < n_layer and len(backends) < 2:
+        n_stages = pipeline if isinstance(pipeline, int) else len(pipeline)
+        self._stages, self._others = backends[:n_stages], backends[n_stages:]
+        if self.layers < n_layer and not self._others:
             problem = f"gpu_layers is {wanted}, but there is no backend for the other layers: use all"
             raise UsageError(problem, argument="gpu_layers")
-        if isinstance(backends[0], BoundedBackend) and self.layers:
-            self._fit(backends[0], wanted)
+        self._joined = _joined(graph, n_layer)
+        most = self.layers - sum(self._joined[n_layer - self.layers :])
+        if self.layers and most < n_stages:
+            whose = "the model has" if self.layers == n_layer else "there are to be"
+            how_many = f"{self.layers} layers on the GPUs" if self.layers < n_layer else f"{n_layer} layers"
+            together = ", some of which share keys and values" if most < self.layers else ""
+            problem = f"pipeline is {n_stages}, but {whose} {how_many}{together} (allowed: 1 to {most})"
+            raise UsageError(problem, argument="pipeline")
+        self._free = [b.free() if isinstance(b, BoundedBackend) else math.inf for b in self._stages]
+        self._sizes = _layer_bytes(graph, n_layer, limits)
+        self.counts = self._fit(wanted) if isinstance(pipeline, int) else tuple(pipeline)
 
-    def _fit(self, backend: BoundedBackend, wanted: GpuLayers) -> None:
-        free, needed = backend.free(), self.needed(self.layers)
-        if needed <= free:
-            return
-        fitting = self.fitting(free)
-        if wanted != "auto" or len(self._backends) < 2:
+    def _fit(self, wanted: GpuLayers) -> tuple[int, ...]:
+        if (counts := self.divided(self.layers)) is not None:
+            return counts
+        fitting = self.fitting()
+        if wanted != "auto" or not self._others:
+            needed, free = (_shown(self.needed(self._even(self.layers))), _shown(self._free))
             raise BackendError(
-                f"device {backend.name}: {self.layers} of {self.n_layer} layers take {needed / GIB:.2f} GiB, but "
-                f"{free / GIB:.2f} GiB are free: {self.advice(fitting)}"
+                f"device {self._stages[0].name}: {self.layers} of {self.n_layer} layers take {needed} GiB, but "
+                f"{free} GiB are free: {self.advice(fitting)}"
             )
         self.layers = fitting
         log.warning("%d of %d layers fit the GPU's memory; the others run on the CPU", fitting, self.n_layer)
+        return self.divided(fitting) or self._even(0)
 
     @staticmethod
     def advice(layers: int) -> str:
@@ -154,31 +200,67 @@ class Placement:
 
     def advice_after(self) -> str:
         """What to do after memory was short although all seemed to fit: at least one layer fewer."""
-        backend = self._backends[0]
-        free = backend.free() if isinstance(backend, BoundedBackend) else 0
-        return self.advice(min(self.fitting(free), max(self.layers - 1, 0)))
+        self._free = [b.free() if isinstance(b, BoundedBackend) else 0 for b in self._stages]
+        return self.advice(min(self.fitting(), max(self.layers - 1, 0)))
 
-    def needed(self, layers: int) -> int:
-        """Bytes on the first backend with this many layers on it; 0 if it does not count them."""
-        backend = self._backends[0]
-        if not isinstance(backend, BoundedBackend):
-            return 0
-        made = self._scheduled(layers)
-        nodes = [n for n in made.graph.nodes if not n.is_leaf and made.backends[id(n)] == 0]
-        return made.memory[0] + backend.needs(nodes, self._limits)
+    def divided(self, layers: int) -> tuple[int, ...] | None:
+        """How many of the last `layers` each stage has, as even in bytes as the free memory lets it be; None where they
+        do not fit."""
+        counts, tried = self._even(layers), list[tuple[int, ...]]()
+        bounded = any(isinstance(b, BoundedBackend) for b in self._stages)
+        if not layers or (len(counts) == 1 and not bounded):
+            return counts
+        sizes, joined = self._last(layers)
+        while counts not in tried and len(tried) < TRIES:
+            tried.append(counts)
+            beside = [n - size for n, size in zip(self.needed(counts), _sums(sizes, counts), strict=True)]
+            found = even_parts(sizes, beside, self._free, joined)
+            if found is None or found == counts:
+                return found
+            counts = found
+        return next((c for c in tried if all(n <= f for n, f in zip(self.needed(c), self._free, strict=True))), None)
+
+    def _even(self, layers: int) -> tuple[int, ...]:
+        """How many layers each stage would have if bytes of layers were all."""
+        (sizes, joined), n_stages = self._last(layers), len(self._stages)
+        found = even_parts(sizes, [0] * n_stages, [math.inf] * n_stages, joined)
+        assert found is not None
+        return found
+
+    def _last(self, layers: int) -> tuple[list[int], list[bool]]:
+        """The bytes of the last layers, and which go with the layer before."""
+        first = self.n_layer - layers
+        return self._sizes[first:], [False, *self._joined[first + 1 :]][:layers]
+
+    def needed(self, counts: tuple[int, ...]) -> list[int]:
+        """Bytes on each stage, if it has this many layers: of what lasts, and of what it computes with."""
+        made, found = self._scheduled(counts), []
+        for stage, backend in enumerate(self._stages):
+            nodes = made.on(stage)
+            if isinstance(backend, BoundedBackend):
+                kept = backend.needs(nodes, self._limits)
+            else:
+                kept = sum(leaf_bytes(leaf, self._limits) for leaf in lasting(nodes))
+            found.append(made.memory[stage] + kept)
+        return found
 
     def scheduled(self, place: Place | None, *, strict: bool) -> Schedule:
         """The graph as it runs with the layers as they are placed, or each weight as `place` says.
 
         Warns of nodes that run elsewhere than meant; with `strict` they raise GraphError.
         """
-        made = self._scheduled(self.layers) if place is None else self._schedule(place)
+        made = self._scheduled(self.counts) if place is None else self._schedule(place)
         return with_fallbacks_told(made, strict=strict)
 
-    def _scheduled(self, layers: int) -> Schedule:
-        if layers not in self._schedules:
-            self._schedules[layers] = self._schedule(last_layers(self._graph, self.n_layer, layers))
-        return self._schedules[layers]
+    @property
+    def place(self) -> Place:
+        """Where weights lie."""
+        return in_order(self._graph, self.n_layer, self.counts)
+
+    def _scheduled(self, counts: tuple[int, ...]) -> Schedule:
+        if counts not in self._schedules:
+            self._schedules[counts] = self._schedule(in_order(self._graph, self.n_layer, counts))
+        return self._schedules[counts]
 
     def _schedule(self, place: Place) -> Schedule:
         """The graph lowered, its logits searched for candidates where they are made, if that can be, and scheduled."""
@@ -188,9 +270,61 @@ class Placement:
             graph = with_candidates(graph, backend)
         return schedule(graph, self._backends, self._limits, place=place, quiet=True)
 
-    def fitting(self, free: int) -> int:
-        """The most layers that `free` bytes hold; one layer fewer never takes more."""
-        return last_true(self.n_layer, lambda layers: self.needed(layers) <= free)
+    def fitting(self) -> int:
+        """The most layers that free memory holds; one layer fewer never takes more."""
+        return last_true(self.n_layer, lambda layers: self.divided(layers) is not None)
+
+
+def _layer_bytes(graph: Graph, n_layer: int, limits: Sizes) -> list[int]:
+    """Bytes of the weights, caches and states of each layer."""
+    found = [0] * n_layer
+    for leaf in lasting(graph.nodes):
+        layer, _ = split_layer(leaf.name)
+        if layer is not None and layer < n_layer:
+            found[layer] += leaf_bytes(leaf, limits)
+    return found
+
+
+def _joined(graph: Graph, n_layer: int) -> list[bool]:
+    """Which layers have to be where the one before them is: those from one whose cache a later one reads up to that."""
+    found = [False] * n_layer
+    for node in (n for n in graph.nodes if n.op == "attention"):
+        (written, _), (read, _) = split_layer(root(node.inputs[1]).name), split_layer(node.name)
+        if written is not None and read is not None:
+            found[written + 1 : read + 1] = [True] * (read - written)
+    return found
+
+
+def _sums(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """The sum of each run of `sizes`."""
+    return [sum(sizes[start:end]) for start, end in pairwise(accumulate(counts, initial=0))]
+
+
+def even_parts(
+    sizes: Sequence[int], beside: Sequence[int], room: Sequence[float], joined: Sequence[bool]
+) -> tuple[int, ...] | None:
+    """How many of `sizes` each part gets, runs of them in order, so that the parts with what they have `beside` are as
+    even as `room` for each lets them be: with the least sum of squares. None where they do not fit.
+
+    Those that are `joined` are in one part with the one before; a part is empty only where there are too few others.
+    """
+    least, ends = int(len(sizes) - sum(joined) >= len(beside)), list(accumulate(sizes, initial=0))
+    whole = [end for end in range(len(ends)) if end == len(sizes) or not joined[end]]
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for other, most in zip(beside, room, strict=True):
+        found: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for start, (cost, counts) in best.items():
+            for end in (end for end in whole if end >= start + least):
+                nbytes = ends[end] - ends[start] + other
+                total = cost + nbytes * nbytes
+                if nbytes <= most and (end not in found or total < found[end][0]):
+                    found[end] = total, (*counts, end - start)
+        best = found
+    return best[len(sizes)][1] if len(sizes) in best else None
+
+
+def _shown(sizes: Sequence[float]) -> str:
+    return " + ".join(f"{nbytes / GIB:.2f}" for nbytes in sizes)
 
 
 def last_true(most: int, holds: Callable[[int], bool]) -> int:

@@ -52,10 +52,10 @@ class Follower:
         from octavo.runtime.lora_adapters import with_adapters
         from octavo.runtime.parallel.leader import Handles, collectives_of
 
-        communicator = meet(find_store(load.port), load.device, load.rank, load.ranks)
+        communicators = meet(find_store(load.port), load.device, load.rank, load.ranks, load.stages)
         backends, _ = backends_for(
             load.device, load.threads, deterministic=load.deterministic,
-            attention=load.attention, communicator=communicator,
+            attention=load.attention, pipeline=load.stages, communicators=communicators,
         )
         model = with_adapters(read_model(open_model_file(load.path)), load.lora)
         self._engine = Engine(model, backends, EngineConfig(**load.config))

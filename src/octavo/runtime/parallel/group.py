@@ -16,12 +16,13 @@ from multiprocessing.connection import Connection, wait
 from threading import Condition, RLock, Thread, get_ident
 from time import monotonic
 from typing import Any
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from octavo.backends.cores import cores
 from octavo.errors import RankError, UsageError
 from octavo.formats.spec import AnyArray
 from octavo.graph.communicator import Reduction
+from octavo.graph.executor import Executor
 from octavo.graph.node import Attention
 from octavo.graph.protocol import Call
 from octavo.runtime.parallel.messages import Failed, FromRank, Here, Load, Ready, RowPart, ToRank, encode, from_rank
@@ -37,7 +38,7 @@ LEAST_CORES = 8
 
 
 class GroupCommunicator:
-    """Rank 0's communicator, which backends are made with before there are other ranks."""
+    """Rank 0's communicator of a stage, which a backend is made with before there are other ranks."""
 
     def __init__(self, group: RankGroup, ranks: int) -> None:
         self.group, self.rank, self.ranks = group, 0, ranks
@@ -91,7 +92,7 @@ class _Shared:
     closing: bool = False
     owner: int = field(default_factory=os.getpid)
     on_failure: Callable[[RankError], None] | None = None
-    communicator: Any = None
+    communicators: Sequence[Any] = ()
 
     def fail(self, why: str) -> None:
         with self.changed:
@@ -103,26 +104,28 @@ class _Shared:
             tell(RankError(why))
 
     def let_go(self) -> None:
-        """End what rank 0 waits for on a device, and its communicator."""
-        if self.communicator is not None:
-            self.communicator.abort()
+        """End what rank 0 waits for on its devices, and its communicators."""
+        for each in self.communicators:
+            each.abort()
 
 
 class RankGroup:
-    """Ranks 1 to ranks - 1, processes of this machine, for a model whose rank 0 this process has.
+    """Ranks 1 to ranks - 1, processes of this machine, for a model whose rank 0 this process has; of `stages` each.
 
     They are started when the model is loaded, follow what `together` sends, and end with the group. Where one ends
     before, or fails, so do all: from then on each call raises RankError, which says which and why.
     """
 
     def __init__(
-        self, ranks: int, *, device: str, threads: int | None, deterministic: bool = False,
+        self, ranks: int, stages: int = 1, *, device: str, threads: int | None, deterministic: bool = False,
         attention: Attention = "exact",
     ) -> None:
-        self.communicator = GroupCommunicator(self, ranks)
+        self.ranks, self.communicators = ranks, [GroupCommunicator(self, ranks) for _ in range(stages)]
         self.device, self.threads = device, threads
         self._deterministic, self._attention = deterministic, attention
         self._shared, self._lock, self._acting = _Shared(), RLock(), 0
+        self.executors = WeakSet[Executor]()
+        """Those that lead: their captured steps end with the group, or NCCL's would not."""
         self._ended = finalize(self, _end, self._shared)
 
     def start(self, path: str, lora: tuple[tuple[str, float], ...], config: dict[str, Any]) -> None:
@@ -133,9 +136,9 @@ class RankGroup:
         from octavo.backends.gloo import open_store
         from octavo.backends.ranks import environment, has_cards, meet
 
-        ranks, shared = self.communicator.ranks, self._shared
+        ranks, stages, shared = self.ranks, len(self.communicators), self._shared
         most = max(cores(), LEAST_CORES)
-        if ranks > most and not has_cards(self.device, ranks):
+        if ranks > most and not has_cards(self.device, ranks * stages):
             problem = f"tensor_parallel is {ranks}, but this machine has {cores()} cores (allowed: 1 to {most})"
             raise UsageError(problem, argument="tensor_parallel")
         store = open_store()
@@ -146,7 +149,7 @@ class RankGroup:
         started.result()
         for one in shared.ranks:
             self._told(one, encode(Load(
-                one.number, ranks, store.port, path, lora, self.device, self.threads, self._deterministic,
+                one.number, ranks, stages, store.port, path, lora, self.device, self.threads, self._deterministic,
                 self._attention, config,
             )))
 
@@ -157,7 +160,9 @@ class RankGroup:
             if shared.failure:
                 return
             try:
-                shared.communicator = self.communicator.inner = meet(store, self.device, 0, ranks)
+                shared.communicators = meet(store, self.device, 0, ranks, stages)
+                for outer, inner in zip(self.communicators, shared.communicators, strict=True):
+                    outer.inner = inner
             except Exception as error:
                 shared.fail(f"the ranks did not find each other: {error}")
             with shared.changed:
@@ -170,7 +175,7 @@ class RankGroup:
         shared = self._shared
         with shared.changed:
             while not shared.failure and not (
-                self.communicator.inner is not None and all(one.ready is not None for one in shared.ranks)
+                shared.communicators and all(one.ready is not None for one in shared.ranks)
             ):
                 shared.changed.wait()
         for one in shared.ranks:
@@ -253,6 +258,8 @@ class RankGroup:
 
     def close(self) -> None:
         """End the other ranks."""
+        for executor in list(self.executors):
+            executor.rebind()
         self._ended()
 
 

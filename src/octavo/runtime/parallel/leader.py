@@ -40,6 +40,7 @@ class LeadingExecutor(Executor):
         self._group, self._number = group, number
         self._handles = Handles()
         super().__init__(schedule, backends, limits, outputs, shares, fed)
+        group.executors.add(self)
 
     def _with_all(self, message: messages.ToRank) -> AbstractContextManager[None]:
         return self._group.together(message)

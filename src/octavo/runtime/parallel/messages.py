@@ -34,13 +34,14 @@ Arrays = dict[str, Array]
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Be rank `rank` of `ranks`: load a model for an engine with this configuration.
+    """Be rank `rank` of `ranks`: load a model for an engine with this configuration, on backends for `stages`.
 
     port  of the store on this machine at which ranks find each other
     """
 
     rank: int
     ranks: int
+    stages: int
     port: int
     path: str
     lora: tuple[tuple[str, float], ...]

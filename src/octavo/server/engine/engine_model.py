@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.huggingface import open_model_file
 from octavo.io.model_path import resolve
@@ -24,36 +26,38 @@ def load_model(options: EngineOptions) -> Model:
     wanted = options.gpu_layers
     backends, layers = backends_for(
         options.device, options.threads, wanted,  # type: ignore[arg-type]
-        deterministic=options.deterministic, attention=options.attention, tensor_parallel=options.tensor_parallel,
+        deterministic=options.deterministic, attention=options.attention,
+        tensor_parallel=options.tensor_parallel, pipeline=options.pipeline,
     )
     file = open_model_file(resolve(options.path))
     spec = read_model(file)
     kv_memory = options.kv_memory
     if kv_memory is None and not is_embedding_model(spec):
-        kv_memory = usual_kv_memory(options, spec, backends[0])
+        kv_memory = usual_kv_memory(options, spec, backends[: options.pipeline])
     config = EngineConfig(
-        n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
-        max_sequences=options.max_sequences, weight_cache=options.weight_cache,
+        n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, pipeline=options.pipeline,
+        kv_memory=kv_memory, max_sequences=options.max_sequences, weight_cache=options.weight_cache,
         speculate=options.speculate or usual_speculation(backends[0]),
     )
     with on_terminal():
         return model_of(file, backends, config, options.lora)
 
 
-def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backend: Backend) -> int | None:
+def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backends: Sequence[Backend]) -> int | None:
     """Bytes of the cache: for all contexts whole, or a share of the memory that is free; None: not known."""
     graph = spec.graph(cache_type=options.cache_type)
     of_page = page_bytes(graph)
     whole = of_page * pages_for(context_of(spec, options.n_ctx)) * options.max_sequences
-    share = _share(spec, backend, options.servers)
+    share = _share(spec, backends, options)
     return None if share is None else max(min(whole, share), of_page) or None
 
 
-def _share(spec: ModelSpec, backend: Backend, servers: int) -> int | None:
-    """Half of what weights leave of a GPU's memory, or a quarter of the system's; None where that is not known."""
-    if isinstance(backend, BoundedBackend):
-        free = backend.free()
+def _share(spec: ModelSpec, backends: Sequence[Backend], options: EngineOptions) -> int | None:
+    """Half of what weights leave of the GPUs' memory, or a quarter of the system's; None where that is not known."""
+    cards = [backend for backend in backends if isinstance(backend, BoundedBackend)]
+    if cards:
+        free = sum(card.free() for card in cards) * options.tensor_parallel
         left = free - sum(info.nbytes for info in spec.file.tensors.values())
         return max(left // 2, free // 8)
     machine = room()
-    return None if machine is None else machine.free // 4 // servers
+    return None if machine is None else machine.free // 4 // options.servers

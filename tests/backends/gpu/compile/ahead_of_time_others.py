@@ -94,7 +94,7 @@ OTHERS: Kernels = {
                      {"order": "*i32", "ids": "*i32", "sharing": "i32", "k": "i32"}),
     "weighted_sum": (pointwise.weighted_sum_kernel, {"B": 1024}, 4, {"sums": "i32"}),
     "sum_experts": (pointwise.sum_experts_kernel, {"NORMALIZED": True, "EXPERTS": 128, "USED": 8, "B": 512}, 4,
-                    {"logits": ROWS, "term": ROWS, "out": ROWS}),
+                    {"rows": "*fp32", "logits": ROWS, "term": ROWS, "out": ROWS}),
     "copy_rows": (pointwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "read": (bandwidth.read_kernel, {"BLOCK": 4096, "BLOCKS": 4}, 4, dict.fromkeys(("x", "out"), "*i32")),
     "sum_exp": (logits_kernel.sum_exp_kernel, {"B": 4096}, 4, {}),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
+from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token, SplitK
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsShape
+from octavo.backends.gpu.matmul.experts import mma_kernel as experts_mma
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsMmaShape, ExpertsShape
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
+from octavo.backends.gpu.matmul.matvec.float_mma_kernel import float_mma_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import FloatMmaShape, MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq import quantize_kernel
@@ -22,7 +24,8 @@ from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kern
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
-SWIGLU = expression_of("swiglu")
+SWIGLU, CLAMPED = expression_of("swiglu"), expression_of("clamped_swiglu")
+GATED = SOURCE._replace(biases=Biases("*fp32", "*fp32", "*i32"), numbers=("fp32", "fp32"))
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
 PERSISTENT_X = Q8Token(*WORDS_X, None, "fp32")
@@ -80,6 +83,16 @@ PRODUCTS: Kernels = {
     "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
+    "slots": (experts_mma.slot_kernel, {"SLOTS": 8, "EXPERTS": 128, "B": 1024}, 4,
+              {"slots": "*i32", "pairs": "*i32", "tiles": "*i32"}),
+    "quantize_slots": (experts_mma.quantize_slots_kernel, {"KIND": SWIGLU, "B": 256}, 1,
+                       {"source": SOURCE, "slots": "*i32", "out": Q8, "k": "i32"}),
+    "quantize_gated_slots": (experts_mma.quantize_slots_kernel, {"KIND": CLAMPED, "B": 256}, 1,
+                             {"source": GATED, "slots": "*i32", "out": Q8, "k": "i32"}),
+    "experts_mma": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(1, 1, 4, 1, False)}, 4,
+                    {"pairs": "*i32", "tiles": "*i32"}),
+    "experts_mma_16": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(2, 2, 2, 1, False)}, 2,
+                       {"pairs": "*i32", "tiles": "*i32"}),
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096}, 16, {"tiles": "*i32"}),
     "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
@@ -92,6 +105,11 @@ PRODUCTS: Kernels = {
                       {"w": "*bf16", "x": Matrix("*bf16", "i32"), "y": ROWS, "experts": "i32"}),
     "float_matvec": (float_matvec_kernel, {"BLOCK_N": 8, "BLOCK_K": 512}, 8,
                      {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
+    "float_mma": (float_mma_kernel, {"k": 4096, "shape": FloatMmaShape(1, 1, 8, 1), "KIND": "bf16"}, 8,
+                  {"w": "*bf16", "x": Matrix("*bf16", "i32"), "terms": (ROWS,), "y": ROWS, "splits": None}),
+    "float_mma_16": (float_mma_kernel, {"k": 14336, "shape": FloatMmaShape(2, 2, 8, 2), "KIND": "f16"}, 8,
+                     {"w": "*fp16", "x": Matrix("*fp16", "i32"), "terms": (), "y": ROWS,
+                      "splits": SplitK("*fp32", "*i32")}),
     "f16_scales": (w4a16_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),
     "reorder": (w4a16_hopper.reorder_kernel, {"B": 2048}, 4, {"out": "*fp16"}),
 }

@@ -36,6 +36,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_persistent_planes": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
+         "experts_mma": "int8", "experts_mma_16": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
          **{f"{step}_{kind}{static}": needs for step, needs in (("decode", "float"), ("prefill", "wide"))
             for kind in ("int8", "fp8") for static in ("", "_static")}, "decode_int4": "float", "prefill_int4": "wide",
@@ -45,7 +46,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "solve_delta": "wide", "gated_delta_chunks": "wide", "score_scan": "wide",
          "selective_scan_chunks": "wide", "selective_scan_chunks_256": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide",
-         "float_experts": "wide"}
+         "float_experts": "wide", "float_mma": "float", "float_mma_16": "float"}
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
          ("decode_512", "gfx1100"), ("prefill_512", "gfx1100"),
@@ -70,7 +71,7 @@ SPILL |= {(f"latent_{kind}", "sm_100") for kind in (
     "int8", "fp8", "int4", "int8_many", "fp8_many", "int8_own")} if NEWER else set()
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
-OF_NVIDIA = ("mmq_mma", "mmq_mma_32")
+OF_NVIDIA = ("mmq_mma", "mmq_mma_32", "experts_mma", "experts_mma_16")
 LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4", "TQ1_0",
            "TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
@@ -89,13 +90,16 @@ PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_
 CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
 """What gfx1100 has too few registers for."""
 OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)} | {"f16_scales"}
-OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
+MMA_FLOATS = ("float_mma", "float_mma_16")
+"""What takes no layout and is for NVIDIA's."""
+OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS, *MMA_FLOATS})
 """What takes no layout."""
 
 
 def others(target: str) -> tuple[str, ...]:
     """Kernels that take no layout and that a target has."""
-    return OTHERS if target == "gfx1100" else (*OTHERS, *CHUNKS)
+    more = MMA_FLOATS if target.startswith("sm_") else ()
+    return (*OTHERS, *more) if target == "gfx1100" else (*OTHERS, *CHUNKS, *more)
 
 
 def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:
@@ -153,7 +157,7 @@ def test_each_kernel_has_a_row() -> None:
                for name in re.findall(r"^@\w+\.jit.*\ndef (\w+_kernel)\(", path.read_text(), re.MULTILINE)]
     assert len(kernels) > 70
     assert [name for name in kernels if not re.search(rf"\b{name}\b", text)] == []
-    assert set(KERNELS) == {*OTHERS, *CHUNKS, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME}
+    assert set(KERNELS) == {*OTHERS, *CHUNKS, *MMA_FLOATS, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME}
 
 
 @pytest.mark.slow

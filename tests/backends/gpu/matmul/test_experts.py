@@ -27,6 +27,7 @@ from tests.sampling import some
 
 DEVICE = GpuBackend().target.device
 BLOCK_M = 32
+SHAPE = dispatch.portable_experts(None, 70, 256, 8.0, "interpreter")
 NUMBERS = np.random.default_rng(0)
 
 
@@ -86,7 +87,7 @@ def test_products_of_one_plan_sort_once(tokens: int, n_experts: int) -> None:
     outs = [torch.full((tokens, 2, 70), torch.nan, device=DEVICE) for _ in stored]
     of_x, of_pairs = (experts.Rows(v, Source(matrix(v.view(-1, 256))), "values", v.numel() // 256) for v in (x, wide))
     parts = [
-        experts.sorted_product(context, w, v, ids, out, sharing)
+        experts.product_in(context, SHAPE, w, v, ids, out, sharing)
         for w, v, out, sharing in ((gate, of_x, outs[0], 2), (up, of_x, outs[1], 2), (down, of_pairs, outs[2], 1))
     ]
     assert [len(p) for p in parts] == [3, 1, 2], "sort and halves; neither; halves"
@@ -100,16 +101,20 @@ def test_products_of_one_plan_sort_once(tokens: int, n_experts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "n_experts", "kp", "wanted"),
-    [(8, 128, 2048, False), (64, 128, 2048, False), (256, 128, 2048, True), (8, 8, 4096, False), (16, 8, 4096, True),
-     (8, 128, 768, False), (16, 128, 768, True)],
+    ("pairs", "n_experts", "wanted"),
+    [(8, 128, False), (64, 128, False), (256, 128, True), (8, 8, False), (16, 8, True)],
 )
-def test_when_sorting_pays(pairs: int, n_experts: int, kp: int, wanted: bool) -> None:
-    assert experts.sorts(pairs, n_experts, kp) == wanted
+def test_when_sorting_pays(pairs: int, n_experts: int, wanted: bool) -> None:
+    assert experts.sorts(pairs, n_experts) == wanted
+
+
+def test_fewer_reads_pay_where_a_product_of_few_pairs_is_no_dearer() -> None:
+    assert not experts.sorts(32, 32)
+    assert experts.sorts(32, 32, experts.MOST_READS_BY_TENSOR_CORES)
+    assert not experts.sorts(64, 128, experts.MOST_READS_BY_TENSOR_CORES)
 
 
 def test_scales_and_sorted_rows_are_announced() -> None:
-    """Where an expert has few pairs on average there are none."""
     context, tensor = Context(GpuBackend().target), random_matrix("w", by_name("Q4_K"), (4, 8, 512), NUMBERS)
     made = w4a16.f16_scales(context, GpuBackend().load(tensor))
     assert made.shape == (16, 32)
@@ -119,7 +124,7 @@ def test_scales_and_sorted_rows_are_announced() -> None:
         memory.needs([product], {"tokens": n}, "sm_90") - memory.needs([product], {"tokens": n}, "sm_80")
         for n in (15, 64)
     ]
-    assert more == [0, made.nbytes + 2 * 128 * 512]
+    assert more == [made.nbytes + 2 * pairs * 512 for pairs in (30, 128)]
 
 
 @pytest.mark.parametrize(("n", "wanted"), [(48, True), (52, True), (50, False), (7, False)])

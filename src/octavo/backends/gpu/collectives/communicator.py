@@ -6,15 +6,18 @@ calls on the stream, which a captured graph replays. Values of ranks that share 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from threading import Event
+from threading import Event, Lock, Thread
+from time import monotonic
 from typing import Any, Protocol
 
 from octavo.backends.gloo import distributed
+from octavo.backends.gpu.device.torch_device import on_card
 from octavo.backends.gpu.launch.context import Context
 from octavo.errors import BackendError
 from octavo.graph.communicator import Communicator, Reduction
@@ -29,6 +32,8 @@ STEP_S = 7 * 24 * 3600.0
 """Seconds for a collective: the end of a rank is told otherwise, and a server may have nothing to do for days."""
 MOST_ROUNDS = 10_000
 """Of words that are given to kernels which wait for a rank that has ended."""
+ENDING_S = 5.0
+"""Seconds to wait for the end of a group, where that matters."""
 SETTINGS = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -57,29 +62,47 @@ class GpuCommunicator(Communicator, Protocol):
         """The calls that make `out` the sum of all ranks' x and of terms, which all have; all of one shape."""
 
 
+def communicators(store: Any, rank: int, ranks: int, stages: int) -> list[DeviceCommunicator]:
+    """Those of a rank, one for each stage, among its cards and those of other ranks; they meet at a store.
+
+    Raises BackendError where this process has a group of its own.
+    """
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import torch
+
+    dist: Any = distributed()
+    wait_for_end()
+    if dist.is_initialized():
+        raise BackendError("tensor parallelism needs torch.distributed, which this process uses for something else")
+    cards, timeout = [torch.device("cuda", stage * ranks) for stage in range(stages)], timedelta(seconds=STEP_S)
+    torch.cuda.set_device(cards[0])
+    dist.init_process_group(
+        "nccl", store=dist.PrefixStore("nccl", store), rank=rank, world_size=ranks, timeout=timeout,
+        device_id=cards[0] if stages == 1 else None,  # groups of one card can't be made from one of another
+    )
+    if stages == 1:
+        return [DeviceCommunicator(dist.group.WORLD, rank, ranks, cards[0])]
+    found = []
+    for card in cards:
+        with on_card(card.index):
+            found.append(DeviceCommunicator(dist.new_group(timeout=timeout, device_id=card), rank, ranks, card))
+    return found
+
+
 class DeviceCommunicator:
-    """One of several ranks, which meet at a store. Raises BackendError where this process has a group of its own."""
+    """One of several ranks, with its card, in a group of torch.distributed that is used for nothing else."""
 
     captures = True
 
-    def __init__(self, store: Any, rank: int, ranks: int) -> None:
-        for name, value in SETTINGS.items():
-            os.environ.setdefault(name, value)
+    def __init__(self, group: Any, rank: int, ranks: int, device: Any) -> None:
         import torch
 
         dist: Any = distributed()
-        if dist.is_initialized():
-            raise BackendError("tensor parallelism needs torch.distributed, which this process uses for something else")
-        self.rank, self.ranks, self._torch, self._dist = rank, ranks, torch, dist
-        device = torch.device("cuda", 0)
-        torch.cuda.set_device(device)
-        dist.init_process_group(
-            "nccl", store=dist.PrefixStore("nccl", store), rank=rank, world_size=ranks,
-            timeout=timedelta(seconds=STEP_S), device_id=device,
-        )
+        self.rank, self.ranks, self._torch, self._dist, self._group = rank, ranks, torch, dist, group
         self._reductions = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
-        self._ended = Event()
-        dist.all_reduce(torch.ones(1, device=device))  # connections are made now, not while a step is captured
+        self._ended, self._device = Event(), device
+        dist.all_reduce(torch.ones(1, device=device), group=group)  # connects now, not while a step is captured
         self._inbox, self._inboxes = self._open_inboxes(device)
         self._calls = torch.zeros(MOST_VALUES // BLOCK, dtype=torch.int32, device=device)
 
@@ -92,13 +115,13 @@ class DeviceCommunicator:
 
             own = symmetric_memory.empty(*shape, dtype=torch.int64, device=device)
             own.zero_()
-            handle = symmetric_memory.rendezvous(own, self._dist.group.WORLD)
+            handle = symmetric_memory.rendezvous(own, self._group)
             inboxes = tuple(map(int, handle.buffer_ptrs))
         except (ImportError, RuntimeError, AttributeError) as error:
             log.info("device gpu: all sums of ranks are NCCL's: %s", str(error).partition("\n")[0])
             own, inboxes = None, ()
         every = torch.tensor([float(bool(inboxes))], device=device)
-        self._dist.all_reduce(every, self._reductions["sum"])  # by when all inboxes are empty
+        self.all_reduce(every, "sum")  # by when all inboxes are empty
         return (own, inboxes) if every.item() == self.ranks else (None, ())
 
     def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:
@@ -115,27 +138,50 @@ class DeviceCommunicator:
 
     def all_reduce(self, value: Any, reduction: Reduction) -> None:
         if value.numel():
-            self._dist.all_reduce(value, self._reductions[reduction])
+            self._dist.all_reduce(value, self._reductions[reduction], group=self._group)
 
     def all_gather(self, part: Any, out: Any) -> None:
         if part.numel():
-            self._dist.all_gather_into_tensor(out, part)
+            self._dist.all_gather_into_tensor(out, part, group=self._group)
 
     def abort(self) -> None:
-        """Let go of the group. What waits for a rank that has ended goes on: kernels are given words of their call."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
+        """Let go of the group, in a thread: NCCL ends it when no captured graph has calls of it any more.
+
+        What waits for a rank that has ended goes on: NCCL's kernels are told, ours are given words of their call.
+        """
+        if not self._ended.is_set():
+            self._ended.set()
+            ending = Thread(target=self._end, name="end of ranks", daemon=True)
+            _ending.append(ending)
+            ending.start()
+
+    def _end(self) -> None:
         cuda: Any = self._torch.cuda
         if self._inboxes:
-            inbox, last = self._inbox.view(-1, MOST_VALUES // BLOCK, BLOCK), cuda.default_stream()
-            with cuda.stream(cuda.Stream()):
+            inbox, last = self._inbox.view(-1, MOST_VALUES // BLOCK, BLOCK), cuda.default_stream(self._device)
+            with cuda.stream(cuda.Stream(self._device)):
                 for _ in range(MOST_ROUNDS):
                     if last.query():
                         break
                     inbox.copy_(((self._calls.to(self._torch.int64) + 1) << 32)[None, :, None])
                     cuda.current_stream().synchronize()
-        self._dist.distributed_c10d._abort_process_group()
+        with _end_lock:
+            if self._dist.is_initialized():  # all groups end with the first
+                self._dist.distributed_c10d._abort_process_group()
+
+
+_ending: list[Thread] = []
+"""Threads that end groups, which are waited for before there is another one, and before exit."""
+_end_lock = Lock()
+
+
+@atexit.register
+def wait_for_end() -> None:
+    """Wait until groups that were let go of have ended, for ENDING_S at most."""
+    until = monotonic() + ENDING_S
+    for one in _ending:
+        one.join(max(until - monotonic(), 0))
+    _ending[:] = [one for one in _ending if one.is_alive()]
 
 
 class HostStagedCommunicator:

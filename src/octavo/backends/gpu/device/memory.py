@@ -21,12 +21,13 @@ RESERVE = 512 << 20
 
 def free(target: GpuTarget) -> int:
     """Bytes that a model may take. Kernels that are interpreted have all that they want."""
-    if target.device == "cpu":
+    if target.kind == "cpu":
         return 1 << 62
     import torch
 
-    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return int(torch.cuda.mem_get_info()[0]) + unused
+    card = target.device
+    unused = torch.cuda.memory_reserved(card) - torch.cuda.memory_allocated(card)
+    return int(torch.cuda.mem_get_info(card)[0]) + unused
 
 
 def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention = "exact") -> int:
@@ -98,8 +99,8 @@ def weight_bytes(tensor: QTensor) -> int:
 
 def _joining(nodes: Iterable[Node]) -> int:
     """While weights are joined, the largest of those products is there twice."""
-    concats = (n.inputs[1:] for n in nodes if n.op == "mul_mat_concat")
-    return max((sum(weight_bytes(i.tensor) for i in weights) for weights in concats), default=0)
+    concats = (n.inputs for n in nodes if n.op in ("mul_mat_concat", "mul_mat_id_concat"))
+    return max((sum(weight_bytes(i.tensor) for i in inputs if i.op == "weight") for inputs in concats), default=0)
 
 
 def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:

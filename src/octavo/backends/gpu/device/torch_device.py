@@ -8,6 +8,9 @@ import importlib
 import importlib.util
 import logging
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -26,13 +29,15 @@ NEWEST = {"torch": (2, 15), "triton": (3, 9)}
 """What kernels were tried with; later ones are taken, too."""
 OLDEST_CAPABILITY = (8, 0)
 WITHOUT = "or take --device cpu"
+MOST_INTERPRETED = 64
 
 
 @dataclass(frozen=True)
 class GpuTarget:
     """A device as kernels need to know it.
 
-    device    what torch calls it: "cuda" (ROCm too), or "cpu" where kernels are interpreted
+    device    what torch calls it: "cuda" (ROCm too), "cuda:1" of one of several that this process uses, or "cpu" where
+              kernels are interpreted
     asm       the instructions that kernels may write out
     pdl       kernels may start before the one before them ends (programmatic dependent launch)
     arch      "sm_90", "gfx942", or "interpreter"
@@ -44,6 +49,11 @@ class GpuTarget:
     pdl: bool
     arch: str
     name: str
+
+    @property
+    def kind(self) -> str:
+        """The type of the device: "cuda" or "cpu"."""
+        return self.device.partition(":")[0]
 
 
 INTERPRETER = GpuTarget("cpu", "none", False, "interpreter", "Triton's interpreter")
@@ -107,11 +117,12 @@ def unusable() -> str | None:
 class _Forked:
     """Whether this process was forked from one that used the GPU: CUDA and HIP do not work in it."""
 
+    used = False
     without_gpu = False
 
 
 def _forked() -> None:
-    if target.cache_info().currsize and target().device == "cuda":
+    if _Forked.used:
         _Forked.without_gpu = True
         target.cache_clear()
 
@@ -120,9 +131,44 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+class _Here(threading.local):
+    """The card of which this thread makes and runs calls, among those that this process sees; None for the first."""
+
+    card: int | None = None
+
+
+_here = _Here()
+
+
+@contextmanager
+def on_card(card: int | None) -> Iterator[None]:
+    """In it, this thread makes and runs calls of a card; None: of the one that it has."""
+    if card is None:
+        yield
+        return
+    before, _here.card = _here.card, card
+    try:
+        import torch
+
+        with nullcontext() if interpreted() else torch.cuda.device(card):
+            yield
+    finally:
+        _here.card = before
+
+
+def here() -> GpuTarget:
+    """The device that this thread is on."""
+    return target(_here.card)
+
+
+def here_card() -> int | None:
+    """The number of its card, where this process uses several."""
+    return _here.card
+
+
 @cache
-def target() -> GpuTarget:
-    """The device of this process. Raises BackendError where there is none that kernels run on."""
+def target(card: int | None = None) -> GpuTarget:
+    """The device of this process, or one of several. Raises BackendError where there is none that kernels run on."""
     if _Forked.without_gpu:
         raise BackendError(
             "device gpu: this process was forked from one that uses the GPU, and can't use it; start processes "
@@ -139,18 +185,20 @@ def target() -> GpuTarget:
     atexit.register(gc.freeze)  # a process that ends need not look for garbage among torch's objects
     if interpreted():
         return INTERPRETER
+    _Forked.used = True
     if not torch.cuda.is_available():
         raise BackendError(f"device gpu: {_no_cuda(torch, driver)} ({WITHOUT})")
-    properties: Any = torch.cuda.get_device_properties(0)
+    number, device = card or 0, "cuda" if card is None else f"cuda:{card}"
+    properties: Any = torch.cuda.get_device_properties(number)
     if torch.version.hip:
         arch = str(properties.gcnArchName).split(":")[0]
         newer = arch.startswith(("gfx11", "gfx12"))
-        return GpuTarget("cuda", "gcn11" if newer else "gcn", False, arch, properties.name)
-    capability = torch.cuda.get_device_capability(0)
+        return GpuTarget(device, "gcn11" if newer else "gcn", False, arch, properties.name)
+    capability = torch.cuda.get_device_capability(number)
     if capability < OLDEST_CAPABILITY:
         raise _too_old(properties.name, capability)
     arch = f"sm_{capability[0]}{capability[1]}"
-    return GpuTarget("cuda", "ptx", capability >= (9, 0), arch, properties.name)
+    return GpuTarget(device, "ptx", capability >= (9, 0), arch, properties.name)
 
 
 def _no_cuda(torch: Any, driver: Driver | None) -> str:
@@ -169,14 +217,27 @@ def _no_cuda(torch: Any, driver: Driver | None) -> str:
     return f"torch {torch.__version__}, built for {kind} {built}, finds no GPU that it can use"
 
 
-@cache
 def multiprocessors() -> int:
-    """Of the GPU; one where kernels are interpreted."""
-    if target().device == "cpu":
+    """Of the GPU that this thread is on; one where kernels are interpreted."""
+    return _multiprocessors(_here.card)
+
+
+@cache
+def _multiprocessors(card: int | None) -> int:
+    if target(card).kind == "cpu":
         return 1
     import torch
 
-    return int(torch.cuda.get_device_properties(0).multi_processor_count)
+    return int(torch.cuda.get_device_properties(card or 0).multi_processor_count)
+
+
+def count_cards() -> int:
+    """GPUs that this process sees; where kernels are interpreted, as many as anybody may ask for."""
+    if target().kind == "cpu":
+        return MOST_INTERPRETED
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def even_programs(units: int, most: int) -> int:

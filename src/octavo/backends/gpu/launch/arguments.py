@@ -138,17 +138,33 @@ class ExpertIds(NamedTuple):
     sharing: int
 
 
+class Biases(NamedTuple):
+    """Rows that are added to the two halves of a gated linear unit, a row [k] an expert.
+
+    x, other  float32 [experts, k]
+    ids       int32: the expert of each row
+    """
+
+    x: Pointer
+    other: Pointer
+    ids: Pointer
+
+
 class Source(NamedTuple):
     """Values on their way into a product; what is made of them is a constant of the kernel.
 
-    x      float32 [T, k]
-    other  a norm's weight [k], or what an activation of x is multiplied with [T, k]; None for x as it is
-    eps    of a norm
+    x        float32 [T, k]
+    other    a norm's weight [k], or what an activation of x is multiplied with [T, k]; None for x as it is
+    eps      of a norm
+    biases   of x and other, where they are halves of a gated linear unit; or None
+    numbers  that what is made of x and other takes besides
     """
 
     x: Matrix
     other: Matrix | None = None
     eps: float = 0.0
+    biases: Biases | None = None
+    numbers: tuple[float, ...] = ()
 
 
 class SplitK(NamedTuple):

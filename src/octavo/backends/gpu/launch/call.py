@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from octavo.backends.gpu.compile.warm_up import PendingKernels
 from octavo.backends.gpu.device.driver import prefer_shared_memory
-from octavo.backends.gpu.device.torch_device import GpuTarget
+from octavo.backends.gpu.device.torch_device import GpuTarget, here_card, on_card
 from octavo.backends.gpu.launch.arguments import Constant, for_triton
 
 Grid = tuple[int, ...]
@@ -147,6 +147,38 @@ class Captured(Calls):
         torch.cuda.synchronize()
         set_carveouts([call for call in self.calls if isinstance(call, Launch)])  # a graph keeps what is asked for now
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=_capture_stream(), capture_error_mode="thread_local"):
             super().__call__()
         return graph
+
+
+def _capture_stream() -> Any:
+    """The stream of this thread's card on which graphs are captured; None, torch's own, where there is but one card."""
+    return None if (card := here_card()) is None else _stream_of(card)
+
+
+@cache
+def _stream_of(card: int) -> Any:
+    import torch
+
+    cuda: Any = torch.cuda
+    return cuda.Stream(card)
+
+
+class OnCard:
+    """A call on one of several cards."""
+
+    def __init__(self, card: int, call: Callable[[], None]) -> None:
+        self._card, self._call = card, call
+
+    def __call__(self) -> None:
+        with on_card(self._card):
+            self._call()
+
+    def is_ready(self) -> bool:
+        return self._call.is_ready() if isinstance(self._call, Captured) else True
+
+    def make_ready(self) -> None:
+        if isinstance(self._call, Captured):
+            with on_card(self._card):
+                self._call.make_ready()

@@ -39,6 +39,7 @@ class Context:
     attention: Attention = "exact"
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
     together: dict[tuple[int, ...], Weight] = field(default_factory=dict)
+    side_by_side: dict[tuple[int, ...], tuple[torch.Tensor, ...]] = field(default_factory=dict)
     workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)
     contents: dict[str, torch.Tensor] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset({"plain", "ordered"})
@@ -58,10 +59,11 @@ class Context:
         return plain if "plain" in self.wanted else None, out.ordered if "ordered" in self.wanted else None
 
     def shared(self, name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """Memory of at least `size` values, whose contents last until the next call that asks for `name`."""
+        """Memory of at least `size` values, zeros at first, whose contents last until the next call that asks for
+        `name`."""
         found = self.scratch.get((name, dtype))
         if found is None or found.numel() < size:
-            found = self.scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.target.device)
+            found = self.scratch[name, dtype] = torch.zeros(size, dtype=dtype, device=self.target.device)
         return found[:size]
 
     def holds(self, name: str, value: torch.Tensor) -> bool:
@@ -89,6 +91,13 @@ class Context:
     def workspace(self, m: int, n: int, k: int) -> Workspace:
         """What products of this size, one after the other, have in common; it does not move once it is used."""
         return self.workspaces.setdefault((m, n, k), Workspace())
+
+    def joined_rows(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Rows [N_i] side by side; they are kept, as they tell these from others."""
+        key = tuple(map(id, rows))
+        if key not in self.side_by_side:
+            self.side_by_side[key] = *rows, torch.cat(list(rows))
+        return self.side_by_side[key][-1]
 
     def joined(self, weights: Sequence[Weight]) -> list[Weight]:
         """The weights in order, neighbours of one layout joined to one."""

@@ -79,6 +79,8 @@ def _of_products(c: Context, reader: BoundNode, x: Activation) -> frozenset[str]
         weights = list(reader.inputs[:1])
     elif reader.node.op == "mul_mat_concat":
         weights = list(reader.inputs[1:])
+    elif reader.node.op == "mul_mat_concat_add":
+        weights = list(reader.inputs[1 : 1 + len(reader.inputs) // 2])
     else:
         return None
     if c.deterministic or not all(isinstance(w, QuantWeight) for w in weights):

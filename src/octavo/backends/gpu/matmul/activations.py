@@ -49,9 +49,14 @@ def read(source, weight, token, at, mask, k, KIND: tl.constexpr):
         value = value * (1 / tl.sqrt_rn(mean + source.eps)) * weight
     elif KIND != "values":
         if source.other is None:
-            value = KIND(value)
+            value = KIND(value, *source.numbers)
         else:
-            value = KIND(value, tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0))
+            other = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)
+            if source.biases is not None:
+                bias = tl.load(source.biases.ids + token).to(tl.int64) * k + at
+                value += tl.load(source.biases.x + bias, mask=mask, other=0.0)
+                other += tl.load(source.biases.other + bias, mask=mask, other=0.0)
+            value = KIND(value, other, *source.numbers)
     return value
 
 

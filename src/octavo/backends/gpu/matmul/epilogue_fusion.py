@@ -103,13 +103,16 @@ def _product(c: Context, b: BoundNode) -> PersistentProduct | None:
         weights = [weight]
     elif b.node.op == "mul_mat_concat":
         (x, *weights), terms = b.inputs, []
+    elif b.node.op == "mul_mat_concat_add":
+        x, *more = b.inputs
+        weights, terms = more[: len(more) // 2], [c.joined_rows(more[len(more) // 2 :])]
     else:
         return None
     if not isinstance(x, Activation) or x.tokens != 1 or not all(isinstance(w, QuantWeight) for w in weights):
         return None
     weights = cast(list[QuantWeight], c.joined(weights))
     shapes = [dispatch.persistent(w.layout, w.n, w.kp, c.target.arch) for w in weights]
-    if None in shapes:
+    if None in shapes or (terms and len(weights) > 1):
         return None
     return PersistentProduct(weights, shapes, x, b.out, terms)  # type: ignore[arg-type]
 

@@ -15,8 +15,9 @@ from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
+from octavo.backends.gpu.matmul.matvec.float_mma_kernel import float_mma_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec.matvec_shape import MATVEC_MAX_TOKENS, MatvecShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MATVEC_MAX_TOKENS, FloatMmaShape, MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
@@ -32,6 +33,10 @@ from octavo.graph.protocol import Call
 Weight = QuantWeight | FloatWeight
 TF32_MIN_ROWS = 512
 """Rows of a matrix of f32 from which on products with more than one token are of tf32 numbers."""
+SMALL_MATRIX, SMALL_MATRIX_TOKENS = 1 << 19, 16
+"""Values of a matrix of f32 (a router's) that programs of each token read from the cache sooner than the library begins
+its two launches; and tokens up to which that is so."""
+HALVES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 MOST_PAIRED = 2048
 """Values of a row up to which products by two matrices with different layouts are one launch; longer ones lose."""
 
@@ -218,8 +223,10 @@ def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[C
 
 def library_multiplies(c: Context, weight: object, y: torch.Tensor) -> bool:
     """Whether a product y [T, n] is left to the library: by a matrix of floats, of more than one token."""
-    many = not c.deterministic and len(y) > dispatch.FLOAT_MATVEC_MAX_TOKENS
-    return many and isinstance(weight, FloatWeight) and weight.experts == 1
+    if c.deterministic or not isinstance(weight, FloatWeight) or weight.experts > 1:
+        return False
+    small = weight.data.dtype == torch.float32 and weight.n * weight.k <= SMALL_MATRIX
+    return len(y) > (SMALL_MATRIX_TOKENS if small else dispatch.FLOAT_MATVEC_MAX_TOKENS)
 
 
 def _float_product(
@@ -235,6 +242,8 @@ def _float_product(
             calls.append(c.launch(activations.float_kernel, (len(x), -(-w.k // 1024)), Source(matrix(x)),
                                   matrix(rounded), None, w.k, w.k, KIND="values", B=1024))
         x = rounded
+    if shape := dispatch.float_mma(w.n, w.k, len(x), weights, c.target.arch):
+        return [*calls, _float_mma(c, shape, weights, x, y, terms)]
     if terms and terms[-1].data_ptr() == y.data_ptr():
         return [*calls, partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]
     return [*calls, partial(library_product, x, weights, y), *_added(c, y, terms)]
@@ -248,6 +257,19 @@ def _float_matvec(
     return c.launch(
         float_matvec_kernel, (-(-w.n // rows), len(y)), w.data, matrix(x), experts, _matrices(terms), matrix(y), w.n,
         w.k, BLOCK_N=rows, BLOCK_K=min(512, 1 << (w.k - 1).bit_length()), warps=warps,
+    )
+
+
+def _float_mma(
+    c: Context, shape: FloatMmaShape, weights: torch.Tensor, x: torch.Tensor, y: torch.Tensor,
+    terms: Sequence[torch.Tensor],
+) -> Call:
+    n, k = weights.shape
+    tiles = -(-n // (16 * shape.row_tiles))
+    splits = c.split_k(tiles, 128 * shape.row_tiles * shape.token_tiles, shape.split_k)
+    return c.launch(
+        float_mma_kernel, (tiles, shape.split_k), weights, matrix(x), _matrices(terms), matrix(y), splits, n, len(x),
+        k=k, shape=shape, KIND=HALVES[weights.dtype], ASM=c.target.asm, warps=shape.warps,
     )
 
 

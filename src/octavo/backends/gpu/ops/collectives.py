@@ -36,7 +36,7 @@ def _all_gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     most, own = max(widths), x.shape[axis] * inner
     found = c.shared("gathered", len(parts) * rows * most, x.dtype).view(len(parts), rows, most)
     sent = x.view(rows, own) if own == most else c.shared("part to gather", rows * most, x.dtype).view(rows, most)
-    whole = out.view(rows, -1)
+    whole = out.view(rows, prod(out.shape[axis:]))  # there may be no rows
     copies = [(whole[:, there], found[rank, :, here]) for rank, there, here in places(parts, inner)]
 
     def gather() -> None:

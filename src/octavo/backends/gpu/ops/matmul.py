@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from octavo.backends.gpu.launch.arguments import Source, matrix
+from octavo.backends.gpu.launch.arguments import Biases, Source, matrix
 from octavo.backends.gpu.launch.context import Context, Weight
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import block_of
@@ -22,6 +22,7 @@ from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
+from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
 
 
@@ -45,25 +46,50 @@ def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     ]
 
 
-@binds("mul_mat_id", "mul_mat_id_swiglu")
+@binds("mul_mat_concat_add")
+def _mul_mat_concat_add(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, *more = inputs
+    weights, biases = c.joined(more[: len(more) // 2]), c.joined_rows(more[len(more) // 2 :])
+    sizes = [w.n for w in weights]
+    parts = zip(weights, out.split(sizes, 1), torch.split(biases, sizes), strict=True)
+    return [call for weight, y, bias in parts for call in _product(c, weight, x, y, (bias,))]
+
+
+@binds("mul_mat_id", "mul_mat_id_concat")
 def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    weight, x, ids, *others = inputs
+    (weight,) = c.joined([weight, *others])
+    k = x.shape[-1]
+    rows = experts.Rows(x, Source(matrix(x.view(-1, k))), "values", x.numel() // k)
+    return _of_experts(c, weight, rows, ids, out, ids.shape[1] if x.ndim == 2 else 1)
+
+
+@binds("mul_mat_id_gated")
+def _mul_mat_id_gated(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    weight, x, up, ids, *biases = inputs
+    k, gating = x.shape[-1], POINTWISE[node.attrs["gating"]]
+    source = Source(
+        matrix(x.view(-1, k)), matrix(up.view(-1, k)), biases=Biases(biases[0], biases[1], ids) if biases else None,
+        numbers=tuple(gating.given(node.attrs)),
+    )
+    rows = experts.Rows(x, source, expression_of(gating.name), x.numel() // k)
+    return _of_experts(c, weight, rows, ids, out, 1)
+
+
+def _of_experts(
+    c: Context, weight: Weight, rows: experts.Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
     """Activations are quantized here, a row for a token or for each token and expert, once for all their products."""
-    weight, x, *others, ids = inputs
-    k, used = x.shape[-1], ids.shape[1]
-    sharing = used if x.ndim == 2 else 1
-    source = Source(matrix(x.view(-1, k)), matrix(others[0].view(-1, k)) if others else None)
-    rows = experts.Rows(x, source, expression_of("swiglu") if others else "values", x.numel() // k)
-    floats = isinstance(weight, FloatWeight)
-    if not c.deterministic and experts.sorts(ids.numel(), weight.experts, weight.k):
-        sorted_product = experts.float_product if floats else experts.sorted_product
-        return sorted_product(c, weight, rows, ids, out, sharing)
-    if floats:
+    assert not isinstance(weight, RowWeight)
+    if not c.deterministic and (calls := experts.product(c, weight, rows, ids, out, sharing)) is not None:
+        return calls
+    if isinstance(weight, FloatWeight):
         return _float_product_by_id(c, weight, rows, ids, out, sharing)
     kp, count = weight.kp, rows.count
     quantized = q8_1(c.shared("experts", q8_1_bytes(count, kp, count), torch.uint8), count, kp, count)
-    calls: list[Call] = []
-    if not c.holds("expert codes", x):
-        calls.append(quantize_call(c, source, count, quantized, rows.kind, weight.k, kp))
+    calls = []
+    if not c.holds("expert codes", rows.x):
+        calls.append(quantize_call(c, rows.source, count, quantized, rows.kind, weight.k, kp))
     return [*calls, *product_by_id(c, weight, quantized, ids, out, sharing)]
 
 

@@ -75,8 +75,9 @@ def _weighted_sum(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
 @binds("sum_experts")
 def _sum_experts(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, logits, ids, *term = inputs
+    rows = term.pop(0) if node.attrs["biased"] else None
     tokens, used, n = x.shape
     block, experts = block_of(n, 512), logits.shape[1]
-    return [c.launch(pointwise.sum_experts_kernel, (tokens, -(-n // block)), x, matrix(logits), ids,
+    return [c.launch(pointwise.sum_experts_kernel, (tokens, -(-n // block)), x, rows, matrix(logits), ids,
                      matrix(term[0]) if term else None, matrix(out), experts, used, NORMALIZED=node.attrs["normalized"],
                      EXPERTS=next_power_of_2(experts), USED=next_power_of_2(used), B=block)]

@@ -229,12 +229,13 @@ def weighted_sum_kernel(x, weights, out, sums, used, n, B: tl.constexpr, PDL: tl
 
 @triton.jit
 def sum_experts_kernel(
-    x, logits, ids, term, out, experts, used,
+    x, rows, logits, ids, term, out, experts, used,
     NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
 ):
     """out [T, n] = term + the sum over j of x[t, j] * shares[t, j]: soft_max(logits)[ids], or these normalized.
 
-    `term` is None for nothing; EXPERTS and USED are powers of two, `experts` and `used` or more.
+    `rows` [experts, n] are added to x by ids, `term` to the sum; None for nothing. EXPERTS and USED are powers of two,
+    `experts` and `used` or more.
     """
     n = out.stride
     token, at, inside = part_of_row(n, B, PDL)
@@ -251,6 +252,9 @@ def sum_experts_kernel(
     acc = tl.zeros((B,), tl.float32)
     for j in tl.static_range(USED):  # all loads at once
         value = tl.load(x + (token * used + j) * n + at, mask=inside & (j < used), other=0.0)  # [B]
+        if rows is not None:
+            row = tl.sum(tl.where(choice == j, chosen, 0)).to(tl.int64)
+            value += tl.load(rows + row * n + at, mask=inside & (j < used), other=0.0)  # [B]
         acc += tl.sum(tl.where(choice == j, share, 0.0)) * value
     if term is not None:
         acc += tl.load(term.data + token * term.stride + at, mask=inside, other=0.0)  # [B]

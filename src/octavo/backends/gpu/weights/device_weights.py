@@ -51,17 +51,22 @@ class QuantWeight:
 
 
 def joined(weights: Sequence[QuantWeight]) -> QuantWeight:
-    """Weights of one layout and one k as one, their rows one after the other. They become views of its planes, so that
-    nothing is kept twice."""
+    """Weights of one layout and one k as one, their rows one after the other; of experts, those of each. They become
+    views of its planes, so that nothing is kept twice."""
     import torch
 
-    first = weights[0]
-    parts = {name: torch.cat([w.parts[name] for w in weights]) for name in first.parts}
-    row = 0
+    first, row, n = weights[0], 0, sum(w.n for w in weights)
+    parts = {
+        name: torch.cat([w.parts[name].view(w.experts, w.n, -1) for w in weights], 1) for name in first.parts
+    }
     for w in weights:
-        w.parts.update({name: part[row : row + w.n] for name, part in parts.items()})
+        w.parts.update({name: part[:, row : row + w.n] for name, part in parts.items()})
         row += w.n
-    return QuantWeight(first.layout, 1, row, first.k, parts)
+    whole = {name: part.flatten(0, 1) for name, part in parts.items()}
+    if first.experts == 1:
+        for w in weights:
+            w.parts.update({name: part[0] for name, part in w.parts.items()})
+    return QuantWeight(first.layout, first.experts, n, first.k, whole)
 
 
 @dataclass(eq=False)
@@ -86,7 +91,7 @@ def joined_floats(weights: Sequence[FloatWeight]) -> FloatWeight:
     for w in weights:
         w.data = data[:, row : row + w.n]
         row += w.n
-    return FloatWeight(1, row, weights[0].k, data)
+    return FloatWeight(weights[0].experts, row, weights[0].k, data)
 
 
 def table_words(layout: PlaneLayout) -> tuple[int, int, int, int] | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MIN_STAGES, STAGES, HopperShape, becomes_float16
+from octavo.backends.gpu.weights.layout import UNIT
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,46 @@ class ExpertsShape(Shape):
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
         yield from ((16, 64, 4), (16, 128, 8), (32, 64, 4), (64, 64, 4), (64, 128, 8))
+
+
+@dataclass(frozen=True)
+class ExpertsMmaShape(Shape):
+    """A program of `experts_mma_kernel`.
+
+    row_tiles    tiles of 16 rows of weights
+    token_tiles  tiles of 8 pairs of a token and an expert
+    warps        each takes a part of K
+    prefetch     what is loaded ahead: 1 weights, 2 tokens too
+    short        an expert has fewer rows than a program
+    """
+
+    name = "experts_mma"
+    allowed = (POWERS[:3], POWERS[:3], POWERS[:5], range(3))
+    row_tiles: int
+    token_tiles: int
+    warps: int
+    prefetch: int
+    short: bool
+    split_k: ClassVar[int] = 1
+
+    @property
+    def block_m(self) -> int:
+        """Pairs that a program may have."""
+        return 8 * self.token_tiles
+
+    @classmethod
+    def of(cls, p: Product, *numbers: int) -> ExpertsMmaShape | None:
+        """None for AMD's, which have no `mma.sync`."""
+        if p.arch.startswith("gfx"):
+            return None
+        row_tiles, token_tiles, warps, prefetch = numbers
+        units = -(-p.kp // UNIT)
+        return cls(row_tiles, token_tiles, min(warps, 1 << (units - 1).bit_length()), prefetch, p.n < 16 * row_tiles)
+
+    @classmethod
+    def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
+        for token_tiles in (1, 2):
+            yield from ((rows, token_tiles, warps, 1) for rows, warps in ((1, 4), (1, 8), (2, 2), (2, 4)))
 
 
 class ExpertsHopperShape(HopperShape):

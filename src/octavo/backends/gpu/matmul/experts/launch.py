@@ -12,28 +12,45 @@ from octavo.backends.gpu.attention.attention_tiles import exact_products
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Matrix, Source, matrix
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
+from octavo.backends.gpu.launch.sizes import block_of, warps_of
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape
+from octavo.backends.gpu.matmul.experts import mma_kernel as mma
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsMmaShape, ExpertsShape
 from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
-SHORT_K = 1024
-FEW_PAIRS = 8
-"""Pairs up to which those with a short K read each its expert's weights for themselves."""
-MOST_READS = 1.75
-"""Times that an expert in use may be read on average, with a longer K, before sorting pairs pays."""
+MOST_READS, MOST_READS_BY_TENSOR_CORES = 1.75, 1.5
+"""Times that an expert in use may be read on average before sorting pairs pays; the latter where kernels that were
+written for few pairs multiply them."""
 SORT_BLOCK = 1024
+QUANTIZE_BLOCK, FEW_SLOTS = 256, 512
+"""Values that a program quantizes; and slots for which there is memory at least, then four times as many, and so on:
+kernels are compiled for each."""
 FLOAT_BLOCK = 1024
 
 
-def sorts(n_pairs: int, n_experts: int, kp: int) -> bool:
+def sorts(n_pairs: int, n_experts: int, most_reads: float = MOST_READS) -> bool:
     """Whether that many pairs are to be sorted, so that an expert's weights are read for all of its pairs together."""
-    if kp <= SHORT_K:
-        return n_pairs > FEW_PAIRS
     in_use = n_experts * (1 - (1 - 1 / n_experts) ** n_pairs)
-    return n_pairs > MOST_READS * in_use
+    return n_pairs > most_reads * in_use
+
+
+def product(
+    c: Context, w: QuantWeight | FloatWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call] | None:
+    """The calls for out f32 [T, used, n] of pairs that are sorted; None where each is better multiplied by itself.
+
+    Row i = (token, choice) is expert ids[i] times row i // sharing of `rows`.
+    """
+    n_pairs = ids.numel()
+    if isinstance(w, FloatWeight):
+        return float_product(c, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts) else None
+    shape = dispatch.experts(w.layout, w.n, w.kp, n_pairs / w.experts, c.target.arch)
+    most = MOST_READS if isinstance(shape, ExpertsShape) else MOST_READS_BY_TENSOR_CORES
+    return product_in(c, shape, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts, most) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,18 +68,53 @@ class Rows:
     count: int
 
 
-def sorted_product(
-    c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+def product_in(
+    c: Context, shape: ExpertsMmaShape | ExpertsShape | ExpertsHopperShape, w: QuantWeight, rows: Rows,
+    ids: torch.Tensor, out: torch.Tensor, sharing: int,
 ) -> list[Call]:
-    """The calls for out f32 [T, used, n]: row i = (token, choice) is expert ids[i] times row i // sharing of `rows`.
+    """The calls of `product` in a shape of the caller's choice.
 
-    Pairs are sorted, and rows made float16, by the first product of a plan that has them; others find both.
-    """
-    shape = dispatch.experts(w.layout, w.n, w.kp, ids.numel() / w.experts, c.target.arch)
+    Pairs are sorted, and rows rounded, by the first product of a plan that has them; others find both."""
+    if isinstance(shape, ExpertsMmaShape):
+        return _by_mma(c, shape, w, rows, ids, out, sharing)
     if isinstance(shape, ExpertsHopperShape):
         with suppress(gluon.Unusable), gluon.attempt("experts"):
             return _by_hopper(c, shape, w, rows, ids, out, sharing)
     return _portable(c, w, rows, ids, out, sharing)
+
+
+def _by_mma(
+    c: Context, shape: ExpertsMmaShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
+    """As `product_in`, of few pairs: each has a slot, at which what it multiplies is quantized."""
+    n_pairs, size = ids.numel(), shape.block_m
+    n_tiles = n_pairs // size + min(w.experts, n_pairs)
+    slots = c.shared(f"slots of {size}", n_pairs, torch.int32)
+    pairs = c.shared(f"pairs of {size}", n_tiles * size, torch.int32)
+    tiles = c.shared(f"experts of {size}", n_tiles, torch.int32)
+    calls = list[Call]()
+    slotted = c.holds(f"slots of {size}", ids)
+    if not slotted:
+        calls.append(c.launch(
+            mma.slot_kernel, (w.experts,), ids, slots, pairs, tiles, n_pairs, n_tiles, SLOTS=size,
+            EXPERTS=1 << (w.experts - 1).bit_length(), B=min(SORT_BLOCK, max(64, 1 << (n_pairs - 1).bit_length())),
+        ))
+    stride = FEW_SLOTS
+    while stride < n_tiles * size:
+        stride *= 4
+    memory = c.shared(f"codes of {size}", q8_1_bytes(n_tiles * size, w.kp, stride), torch.uint8)
+    x = q8_1(memory, n_tiles * size, w.kp, stride)
+    if not c.holds(f"codes of {size}", rows.x) or not slotted:
+        block = block_of(w.kp, QUANTIZE_BLOCK)
+        calls.append(c.launch(
+            mma.quantize_slots_kernel, (n_pairs, -(-w.kp // block)), rows.source, slots, x, sharing, w.k, w.kp,
+            KIND=rows.kind, B=block, warps=warps_of(block),
+        ))
+    calls.append(c.launch(
+        mma.experts_mma_kernel, (-(-w.n // (16 * shape.row_tiles)), n_tiles), w.planes(), x, pairs, tiles,
+        matrix(out.view(n_pairs, w.n)), w.n, shape=shape, STRIDE=stride, ASM=c.target.asm, warps=shape.warps,
+    ))
+    return calls
 
 
 def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int) -> list[Call]:
@@ -87,7 +139,7 @@ def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: to
 def float_product(
     c: Context, w: FloatWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
 ) -> list[Call]:
-    """As `sorted_product`, with weights that are floats: rows are rounded to their type."""
+    """As `product`, with weights that are floats: rows are rounded to their type."""
     n_pairs = ids.numel()
     dtype = torch.float32 if c.target.arch == "interpreter" else w.data.dtype  # which multiplies no bfloat16
     calls, order, counts = _sorted(c, w, ids), *_order(c, w, n_pairs)
@@ -131,7 +183,7 @@ def _by_hopper(
     c: Context, shape: ExpertsHopperShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor,
     sharing: int,
 ) -> list[Call]:
-    """As `sorted_product`, by `experts_hopper`: rows are sorted, too. Scales become float16 the first time."""
+    """As `product_in`, by `experts_hopper`: rows are sorted, too. Scales become float16 the first time."""
     n_pairs, n_rows = ids.numel(), w.experts * w.n
     order, _ = _order(c, w, n_pairs)
     n_tiles = n_pairs // shape.block_m + w.experts

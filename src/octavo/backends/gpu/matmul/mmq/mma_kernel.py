@@ -261,10 +261,10 @@ def _multiply(
 
 
 @triton.jit
-def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.constexpr, ASM: tl.constexpr,
-              PDL: tl.constexpr):
-    """A warp's part of the products of rows `row`, of which each lane has two of 16, and tokens: four results of each
-    lane for each tile. See `mmq_mma_kernel` for what is loaded when."""
+def products(w, x, row, lane, warp, split, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.constexpr, ASM: tl.constexpr,
+             PDL: tl.constexpr):
+    """A warp's part of a split of the products of rows `row`, of which each lane has two of 16, and tokens: four
+    results of each lane for each tile. See `mmq_mma_kernel` for what is loaded when."""
     LAYOUT: tl.constexpr = w.layout
     EVEN: tl.constexpr = _even(LAYOUT, SHAPE)
     STEP: tl.constexpr = SHAPE.warps * SHAPE.split_k
@@ -272,7 +272,7 @@ def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.c
     EARLY: tl.constexpr = SHAPE.token_tiles == 1  # tokens' codes are loaded before they are multiplied
     g, t = lane
     # int64, so that neighbouring addresses are one register and constant offsets
-    first = (tl.program_id(1) * SHAPE.warps + warp).to(tl.int64)
+    first = (split * SHAPE.warps + warp).to(tl.int64)
     loaded = load_unit(w, row, first, t, ASM)
     if PDL:
         gdc_wait()
@@ -307,7 +307,7 @@ def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.c
 
 
 @triton.jit
-def _summed(a, b, WARPS: tl.constexpr, PAIR: tl.constexpr):
+def summed(a, b, WARPS: tl.constexpr, PAIR: tl.constexpr):
     """Results of a lane summed over warps, [lane, token 2 t or 2 t + 1, row g or g + 8, PAIR]: of a, or of both."""
     out = tl.join(tl.join(a[0], a[1]), tl.join(a[2], a[3]))
     if PAIR == 2:
@@ -316,8 +316,8 @@ def _summed(a, b, WARPS: tl.constexpr, PAIR: tl.constexpr):
 
 
 @triton.jit
-def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constexpr, SHAPE: tl.constexpr):
-    """y = acc, summed over warps and programs, + terms: rows from `start` on, but stored only from `wanted` on."""
+def store(acc, terms, y, splits, start, wanted, n, n_tokens, FACTOR: tl.constexpr, SHAPE: tl.constexpr):
+    """y = FACTOR * acc, summed over warps and programs, + terms: rows from `start`, stored only from `wanted` on."""
     TILES: tl.constexpr = SHAPE.row_tiles * SHAPE.token_tiles
     PAIR: tl.constexpr = 2 if TILES > 1 else 1  # tiles that are added up at once
     SIZE: tl.constexpr = 128 * TILES  # results of a program
@@ -328,9 +328,9 @@ def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constex
     split = tl.program_id(1)
     out = ()
     for i in tl.static_range(0, TILES, PAIR):
-        total = _summed(acc[i], acc[i + PAIR - 1], SHAPE.warps, PAIR)  # [32, 2, 2, PAIR]
-        if LAYOUT.factor != 1.0:
-            total *= LAYOUT.factor
+        total = summed(acc[i], acc[i + PAIR - 1], SHAPE.warps, PAIR)  # [32, 2, 2, PAIR]
+        if FACTOR != 1.0:
+            total *= FACTOR
         if SHAPE.split_k > 1:
             tl.store(splits.partial + mine + (split * SIZE + i * 128), total)
         out = out + (total,)  # noqa: RUF005
@@ -378,5 +378,5 @@ def mmq_mma_kernel(
         if shape.short:
             at = tl.minimum(at, n - 1)
         row = row + (at,)  # noqa: RUF005
-    acc = _products(w, x, row, (g, t), warp, n_tokens, shape, STRIDE, ASM, PDL)
-    _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT, shape)
+    acc = products(w, x, row, (g, t), warp, tl.program_id(1), n_tokens, shape, STRIDE, ASM, PDL)
+    store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT.factor, shape)

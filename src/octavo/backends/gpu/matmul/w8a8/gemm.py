@@ -127,7 +127,7 @@ def int8_gemm(
 
 def _int8_groups(a: Tensor, b: Tensor, size: ProblemSize, groups: GroupFactors, end: Epilogue, after: After) -> None:
     """`int8_gemm` with scales of groups, in steps of values of one group each."""
-    arch, tma = torch_device.target().arch, _tma(a, b)
+    arch, tma = torch_device.here().arch, _tma(a, b)
     chosen = after.get("shape") or shape_of("int8_groups", *size, arch, torch_device.multiprocessors())
     depth = min(chosen.block_k, groups.width & -groups.width)
     s = replace(chosen, block_k=depth, persistent=False)
@@ -185,7 +185,7 @@ def w4a8_gemm(
             gluon.kernel("w4a8")[_grid(s, size)](*tiles, size, groups, end, split_k, *constants, **options)
     else:
         tiles = _tiles(a, s.block_m, BLOCK // 2, how.tma), _tiles(packed, s.block_n, BLOCK // 2, how.tma)
-        strides, asm = Strides(a.stride(0), packed.stride(0)), torch_device.target().asm
+        strides, asm = Strides(a.stride(0), packed.stride(0)), torch_device.here().asm
         w4a8_gemm_kernel[_grid(s, size)](*tiles, strides, size, groups, end, split_k, *constants, ASM=asm, **options)
     return y
 
@@ -231,10 +231,10 @@ def fp8_gemm(
                 enable_fp_fusion=True,
             )
         return y
-    operands = fp8_operands(torch_device.target().arch, *kinds)
+    operands = fp8_operands(torch_device.here().arch, *kinds)
     if operands != "fp8":
         a, b = a.view(torch.int8), b.view(torch.int8)
-    fp8 = Fp8Config(*kinds, operands, KEPT if not fast and torch_device.target().arch in SHORT_SUMS else 0)
+    fp8 = Fp8Config(*kinds, operands, KEPT if not fast and torch_device.here().arch in SHORT_SUMS else 0)
     fp8_gemm_kernel[_grid(s, size)](
         _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma),
         Strides(a.stride(0), b.stride(0)), size, blocks, end, split_k,
@@ -276,7 +276,7 @@ class _How:
 def _how(scheme: Scheme, size: ProblemSize, zero: bool, given: GemmShape | None, a: Tensor, b: Tensor) -> _How:
     """Products of integers with as much split-K as int32 sums need; those whose total does not fit are Triton's, and
     those of fp8 with few tokens."""
-    arch, tma = torch_device.target().arch, _tma(a, b)
+    arch, tma = torch_device.here().arch, _tma(a, b)
     integers = not scheme.startswith("fp8")
     wide = integers and size.k > (INT32_MAX_K // 2 if zero else INT32_MAX_K)
     hopper = arch == "sm_90" and tma and not wide and gluon.usable(cast("gluon.Name", scheme.split("_")[0]))
@@ -304,7 +304,7 @@ def _grid(shape: GemmShape, size: ProblemSize) -> tuple[int]:
 
 def _tma(*tensors: Tensor) -> bool:
     """Whether tiles can be loaded by descriptors: on compute capability 9.0 and later, rows and base at 16 bytes."""
-    arch = torch_device.target().arch
+    arch = torch_device.here().arch
     if not (arch == "interpreter" or arch.startswith(("sm_9", "sm_1"))):
         return False
     return all(x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0 and x.shape[1] > 0 for x in tensors)

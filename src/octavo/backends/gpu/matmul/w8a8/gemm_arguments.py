@@ -219,7 +219,7 @@ def factors(a: Tensor, b: Tensor, types: tuple[torch.dtype, ...], codes: int = 1
     if a.ndim != 2 or b.ndim != 2 or not typed or a.shape[1] != codes * b.shape[1]:
         name = " or ".join(str(dtype).removeprefix("torch.") for dtype in types)
         raise UsageError(f"a is {words(a)} and b {words(b)} (allowed: {name} [M, K] and [N, K])")
-    where = torch_device.target().device
+    where = torch_device.here().kind
     if a.device != b.device or a.device.type != where:
         raise UsageError(f"a is on {a.device} and b on {b.device} (allowed: one device, {where})")
     a, b = (x if x.stride(1) == 1 and x.stride(0) > 0 else x.contiguous() for x in (a, b))
