@@ -223,8 +223,9 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
     for i, stage in enumerate(stages):
         name, whose = (f"stage {i}", rank and f"{rank}, ") if len(stages) > 1 else (rank, "")
         shown[name] = (
-            f"{whose}layers {stage['layers'][0]} to {stage['layers'][1]} on {stage['device']}: {size(stage['weights'])} of "
-            f"weights, {size(stage['cache'])} of keys and values, {size(stage['work'])} to compute with"
+            f"{whose}layers {stage['layers'][0]} to {stage['layers'][1]} on {stage['device']}: "
+            f"{size(stage['weights'])} of weights, {size(stage['cache'])} of keys and values, "
+            f"{size(stage['work'])} to compute with"
         )
     template = found["template"]
     offers = "" if not template else f" ({', '.join(template)})"
