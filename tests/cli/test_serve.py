@@ -65,7 +65,7 @@ def test_a_host_that_no_request_has(octavo: Run, host: str) -> None:
 
 @pytest.mark.parametrize(("events", "said"), [
     (KVEvents("tcp://*:5557", "tcp://*:5558"), "published at tcp://*:5557, and again on request at tcp://*:5558"),
-    (KVEvents("tcp://router:5557"), "sent to tcp://router:5557"),
+    (KVEvents("tcp://router:5557"), "sent to a reader that listens at tcp://router:5557"),
 ])
 def test_a_line_says_where_kv_events_go(events: KVEvents, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as sock:

@@ -396,7 +396,7 @@ def _tell(options: ServerOptions, sock: socket.socket, events: KVEvents | None =
     url, by = f"{scheme}://{shown}:{sock.getsockname()[1]}", f" by {replicas} replicas" if replicas else ""
     print(f"octavo: {options.name} is served at {url}{by}", file=sys.stderr, flush=True)
     for one in () if events is None else map(events.of_rank, range(replicas or 1)):
-        how = "published at" if binds(one.endpoint) else "sent to"
+        how = "published at" if binds(one.endpoint) else "sent to a reader that listens at"
         again = "" if one.replay is None else f", and again on request at {one.replay}"
         whose = f" of replica {one.rank}" if replicas else ""
         print(f"octavo: KV events{whose} are {how} {one.endpoint}{again}", file=sys.stderr, flush=True)
