@@ -54,6 +54,18 @@ def test_what_reads_folders_comes_for_folders_alone() -> None:
     assert not loaded & {*files, "huggingface_hub", "numba"}
 
 
+def test_a_run_imports_its_own_command_architecture_and_backend_alone() -> None:
+    run = "import sys; sys.argv = 'octavo run demo hi -n 1 --temp 0'.split(); from octavo.cli import main"
+    loaded = modules_after(f"{run}\ntry: main()\nexcept SystemExit: pass")
+    assert "octavo.backends.cpu.backend" in loaded
+    assert not loaded & {"pydantic", "gguf", "torch", "huggingface_hub", "octavo.backends.gpu.backend"}
+    commands = {name.split(".")[2] for name in loaded if name.startswith("octavo.cli.")}
+    assert not commands & {"bench", "embed", "evaluate", "inspect", "quantize", "serve", "warm", "batch_command"}
+    families = ("dense", "encoder", "hybrid", "moe", "recurrent")
+    found = [name for name in loaded if name.startswith(tuple(f"octavo.models.{family}." for family in families))]
+    assert len(found) == 1
+
+
 def test_extras_of_a_server_come_where_they_are_asked_for() -> None:
     assert not imported("import octavo.cli.serve.command, octavo.server.worker, octavo.server.app") & {"zmq"}
 

@@ -88,6 +88,24 @@ def test_graph(octavo: Run, alphabet: str) -> None:
     assert lines[-1].endswith("bytes of memory")
 
 
+def test_stages_of_a_pipeline(octavo: Run, alphabet: str) -> None:
+    got = octavo("inspect", alphabet, "--pipeline", "2", "--ctx", "64", "--device", "cpu")
+    lines = [line for line in squeezed(got.out) if line.startswith("stage")]
+    shown = [line.partition(":")[0] for line in lines]
+    assert shown == ["stage 0 layers 0 to 0 on cpu 0", "stage 1 layers 1 to 1 on cpu 1"]
+    graph = octavo("inspect", alphabet, "--pipeline", "2", "--device", "cpu", "--graph").out.splitlines()
+    splits = [line.partition(",")[0] for line in graph if line.startswith("split")]
+    assert splits == ["split 0 on cpu 0", "split 1 on cpu 1"]
+    report = octavo("inspect", alphabet, "--pipeline", "2", "--ctx", "64", "--device", "cpu", "--json").out
+    stages = json.loads(report)["facts"]["stages"]
+    assert [stage["layers"] for stage in stages] == [[0, 0], [1, 1]]
+    with GGUFFile.open(alphabet) as file:
+        embedding = file.tensors["token_embd.weight"].nbytes if "output.weight" not in file.tensors else 0
+        assert sum(stage["weights"] for stage in stages) == sum(t.nbytes for t in file.tensors.values()) + embedding
+    error = octavo("inspect", alphabet, "--pipeline", "3", "--device", "cpu").error()
+    assert error == "octavo: error: --pipeline is 3, but the model has 2 layers (allowed: 1 to 2)"
+
+
 def test_json(octavo: Run, alphabet: str) -> None:
     got = octavo("inspect", alphabet, "--json", "--tensors", "--graph", "--check")
     assert (got.status, got.err) == (0, "")

@@ -25,6 +25,15 @@ from tests.limits import HANG_S
 NAME = "org/alphabet-GGUF"
 
 
+@pytest.fixture(autouse=True)
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of packed weights that keeps the smallest model too."""
+    folder = tmp_path / "weights"
+    monkeypatch.setattr("octavo.backends.cpu.packed.cache_folder.folder", lambda: folder)
+    monkeypatch.setattr("octavo.backends.cpu.packed.store.LEAST", 0)
+    return folder
+
+
 @pytest.fixture
 def model(hub: Hub, alphabet: str) -> bytes:
     """A repository with a model that answers with the alphabet."""
@@ -285,3 +294,45 @@ def test_python(hub: Hub, model: bytes) -> None:
         package.load(f"{NAME}:Q5_0")
     with pytest.raises(HubError, match=r"has no org/alphabet;? ?"):
         package.load("org/alphabet")
+
+
+RUN = ("hi", "-n", "3", "--temp", "0", "--device", "cpu")
+
+
+def test_packed_weights_are_listed_and_removed(octavo: Run, hub: Hub, alphabet: str, weights: Path) -> None:
+    assert octavo("run", alphabet, *RUN).out == octavo("run", alphabet, *RUN).out == "abc\n"
+    (path,) = weights.iterdir()
+    listed = octavo("list").out.splitlines()
+    assert listed[1:3] == [
+        f"Packed weights in {weights}; `octavo rm --packed` removes them.", listed[2],
+    ]
+    assert listed[3].startswith(f"{alphabet} ")
+    (row,) = json.loads(octavo("list", "--json").out)["weights"]["files"]
+    assert (row["model"], row["bytes"], row["path"]) == (alphabet, path.stat().st_size, str(path))
+    assert octavo("rm", "--packed", "other.gguf").error() == (
+        "octavo: error: other.gguf has no packed weights; `octavo list` shows what has"
+    )
+    assert octavo("rm", "--packed", alphabet).out.startswith(f"Removed packed weights of {alphabet} (")
+    assert not list(weights.iterdir())
+    assert octavo("run", alphabet, *RUN).out == "abc\n"
+    assert octavo("run", alphabet, *RUN, "--no-weight-cache").out == "abc\n"
+    assert not list(weights.iterdir())
+    assert octavo("run", alphabet, *RUN, "--weight-cache").out == "abc\n"
+    assert json.loads(octavo("rm", "--packed", "--json").out)["removed"] == [alphabet]
+    assert octavo("rm").error() == "octavo: error: no model is named; `octavo list` lists them"
+
+
+def test_a_damaged_file_is_listed_and_removed(octavo: Run, hub: Hub, weights: Path) -> None:
+    weights.mkdir()
+    (weights / f"{0:032x}.weights").write_bytes(b"damaged")
+    assert "damaged" in octavo("list").out
+    octavo("rm", "--packed")
+    assert not list(weights.iterdir())
+
+
+def test_rm_of_a_model_removes_its_packed_weights(octavo: Run, hub: Hub, model: bytes, weights: Path) -> None:
+    octavo("pull", NAME)
+    octavo("run", NAME, *RUN)
+    assert len(list(weights.iterdir())) == 1
+    octavo("rm", NAME, "--yes")
+    assert not list(weights.iterdir())

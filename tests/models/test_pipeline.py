@@ -11,11 +11,12 @@ from octavo.backends import select
 from octavo.graph.communicator import Communicator
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
+from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.lora_adapters import Chosen, with_adapters
 from tests.graph.ranks import on_ranks
 from tests.models.adapters import factors, modules_of, write_peft
-from tests.models.ranks import all_divided, on_one, rows
+from tests.models.ranks import PROMPT, all_divided, on_one, rows
 from tests.models.table import error, save_only
 from tests.models.tiny_checkpoints import TABLE
 from tests.sampling import slow
@@ -27,8 +28,8 @@ def in_stages(path: Path, stages: int, communicators: list[Communicator] | None 
               **config: object) -> Engine:
     model = with_adapters(read_model(open_model_file(path)), lora)
     options = EngineConfig(
-        n_ctx=128, n_batch=64, embeds=model.architecture.encoder, pipeline=stages,
-        **{"cache_type": "f32", **config},  # type: ignore[arg-type]
+        n_ctx=128, embeds=model.architecture.encoder, pipeline=stages,
+        **{"n_batch": 64, "cache_type": "f32", **config},  # type: ignore[arg-type]
     )
     return Engine(model, select("cpu", 1, stages=stages, communicators=communicators or ()), options)
 
@@ -67,18 +68,19 @@ def test_adapters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3moe", *map(slow, ["qwen35moe", "deepseek2-v3", "gemma4-e", "rwkv7"])])
 def test_two_ranks_of_two_stages(name: str, tmp_path: Path) -> None:
-    """Each rank has a part of each layer, of some layers on each backend: what ranks exchange is as without stages."""
+    """Each rank has a part of each layer, of some layers on each backend; also for a prompt of several steps."""
     save_only(tmp_path, TABLE[name])
-    want = rows(in_stages(tmp_path, 1))
+    one = in_stages(tmp_path, 1, n_batch=16)
+    want = one.prefill(Sequence(), PROMPT)
 
     def work(communicator: Communicator) -> tuple[np.ndarray, Engine]:
-        engine = in_stages(tmp_path, 2, [communicator] * 2)
-        return rows(engine), engine
+        engine = in_stages(tmp_path, 2, [communicator] * 2, n_batch=16)
+        return engine.prefill(Sequence(), PROMPT), engine
 
     with all_divided():
         found = on_ranks(2, work)
     for got, engine in found:
-        assert error(got, want) < 1e-4
+        assert error(got[None], want[None]) < 1e-4
         assert [split.backend for split in engine.schedule.splits] == [0, 1]
         summed = [engine.schedule.backends[id(n)] for n in engine.graph.nodes if n.op == "all_reduce"]
         assert set(summed) == {0, 1}

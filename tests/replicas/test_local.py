@@ -72,6 +72,8 @@ def test_each_has_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [environment["CUDA_VISIBLE_DEVICES"] for _, _, environment in found] == ["0,1", "2,3"]
     with pytest.raises(UsageError, match=r"--replicas is 3, but each needs 2 cards \(allowed: up to 2"):
         setups(3, tensor_parallel=2)
+    with pytest.raises(UsageError, match=r"--replicas is 2, but each needs 4 cards \(allowed: up to 1"):
+        setups(2, tensor_parallel=2, pipeline=2)
 
 
 def test_cards_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -136,10 +138,13 @@ def test_routers_follow_the_pages_of_each_and_choose_one(tmp_path: Path) -> None
             body = {"prompt": "What is 12 times 7? " * (20 + 10 * number), "max_tokens": 1}
             for _ in range(3):
                 assert server.send("POST", "/v1/completions", body, {"X-data-parallel-rank": str(number)})[0] == 200
-            until(lambda reader=reader: reader.poll() and reader.tree.counts["stored"] > 0)
+
+            def has_pages(reader: Reader = reader) -> bool:
+                reader.catch_up()  # what was published before it was connected
+                return reader.tree.counts["stored"] > 0
+
+            until(has_pages)
         assert [one.answered for one in front.pool.replicas] == [3, 3]
-        for reader in readers:
-            reader.catch_up()
         first, second = (reader.tree.paths for reader in readers)
         assert first < second, "the longer prompt begins with the shorter one"
         assert [reader.ranks for reader in readers] == [{0}, {1}]

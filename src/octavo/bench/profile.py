@@ -53,7 +53,7 @@ class Profile:
 def ready_engine(
     file: GGUFFile, device: str, new: int, depth: int, cache_type: CacheType, threads: int | None = None,
     gpu_layers: GpuLayers | None = None, attention: Attention = "exact", lora: Lora | None = None,
-    tensor_parallel: int = 1, pipeline: int = 1,
+    tensor_parallel: int = 1, pipeline: int = 1, weight_cache: bool = True,
 ) -> Engine:
     """An engine for steps of `new` tokens after `depth` others.
 
@@ -69,7 +69,10 @@ def ready_engine(
     model, n_ctx, n_batch = with_adapters(read_model(file), located(chosen(lora))), depth + max(new, 1), max(new, 512)
     require_context(model, n_ctx)
     backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
-    return Engine(model, backends, EngineConfig(n_ctx=n_ctx, n_batch=n_batch, cache_type=cache_type, gpu_layers=layers))
+    config = EngineConfig(
+        n_ctx=n_ctx, n_batch=n_batch, cache_type=cache_type, gpu_layers=layers, weight_cache=weight_cache
+    )
+    return Engine(model, backends, config)
 
 
 @contextmanager

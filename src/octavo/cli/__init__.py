@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
-from octavo.cli import batch_command, warm
-from octavo.cli.bench import command as bench_command
-from octavo.cli.bench import profile_command
-from octavo.cli.embed import command as embed_command
-from octavo.cli.embed import rank
-from octavo.cli.evaluate import command as evaluate_command
-from octavo.cli.evaluate import report
-from octavo.cli.hub import pull
-from octavo.cli.inspect import command as inspect_command
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
 from octavo.cli.options import in_plain_words, worded
 from octavo.cli.output import OutputError, drop_output, open_closed_streams, output_told_apart
-from octavo.cli.quantize import calibrate, convert_command, imatrix_command
-from octavo.cli.quantize import command as quantize_command
-from octavo.cli.run import command as run_command
-from octavo.cli.serve import command as serve_command
 from octavo.cli.signals import ending_in_order
 from octavo.errors import OctavoError, UsageError
 
@@ -69,28 +60,55 @@ def _documentation() -> str:
     return next((f"Documentation: {folder}" for folder in folders if folder.is_dir()), "")
 
 
-app = App(
-    cls=_Commands, name="octavo", help="Run, quantize and measure low-bit language models.", epilog=_documentation(),
-    no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(grouped(run_command.run))
-app.command("serve")(grouped(serve_command.serve))
-app.command("batch")(grouped(batch_command.batch))
-app.command("embed")(grouped(embed_command.embed))
-app.command("rank")(grouped(rank.rank))
-app.command("pull")(pull.pull)
-app.command("list")(pull.list_models)
-app.command("rm")(pull.remove)
-app.command("warm")(grouped(warm.warm))
-app.command("inspect")(inspect_command.inspect)
-app.command("profile")(grouped(profile_command.profile))
-app.command("quantize")(grouped(quantize_command.quantize))
-app.command("convert")(grouped(convert_command.convert))
-app.command("imatrix")(imatrix_command.imatrix)
-app.command("calibrate")(grouped(calibrate.calibrate))
-app.command("report")(grouped(report.report))
-app.add_typer(evaluate_command.app, name="eval")
-app.add_typer(bench_command.app, name="bench")
+COMMANDS = {
+    "run": "run.command:run", "serve": "serve.command:serve", "batch": "batch_command:batch",
+    "embed": "embed.command:embed", "rank": "embed.rank:rank", "pull": "hub.pull:pull", "list": "hub.pull:list_models",
+    "rm": "hub.pull:remove", "warm": "warm:warm", "inspect": "inspect.command:inspect",
+    "profile": "bench.profile_command:profile", "quantize": "quantize.command:quantize",
+    "convert": "quantize.convert_command:convert", "imatrix": "quantize.imatrix_command:imatrix",
+    "calibrate": "quantize.calibrate:calibrate", "report": "evaluate.report:report",
+}
+"""Where the function of each command is."""
+GROUPS = {"eval": "evaluate.command:app", "bench": "bench.command:app"}
+
+
+@cache
+def app_of(names: tuple[str, ...]) -> App:
+    """The application with some of the commands, whose modules alone are imported."""
+    made = App(
+        cls=_Commands, name="octavo", help="Run, quantize and measure low-bit language models.",
+        epilog=_documentation(), no_args_is_help=True, pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_options)
+    for name in names:
+        if name in COMMANDS:
+            made.command(name)(grouped(_found(COMMANDS[name])))
+        else:
+            made.add_typer(_found(GROUPS[name]), name=name)
+    return made
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"octavo.cli.{module}"), name)
+
+
+def __getattr__(name: str) -> App:
+    """`app`, with all commands."""
+    if name == "app":
+        return app_of((*COMMANDS, *GROUPS))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _app(arguments: Sequence[str]) -> App:
+    """The application with the command that a line begins with; with all where it is none of them."""
+    named = _named(arguments)
+    return app_of((named,) if named in COMMANDS or named in GROUPS else (*COMMANDS, *GROUPS))
+
+
+def _named(arguments: Sequence[str]) -> str:
+    return next((word for word in arguments if not word.startswith("-")), "")
 
 
 def _version(show: bool) -> None:
@@ -101,7 +119,6 @@ def _version(show: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also print what is chosen and why."),
@@ -115,6 +132,8 @@ def _options(
 
 def main() -> None:
     """Run the command line. Bad input gives one line on stderr and exit status 2."""
+    if _named(sys.argv[1:]) != "run":  # which looks for garbage once its model is loaded
+        gc.enable()
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -124,6 +143,7 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the hub's client reads it when it is imported
     try:
         with output_told_apart(), ending_in_order():
+            app = globals().get("app") or _app(sys.argv[1:])
             status = app(standalone_mode=False, prog_name="octavo")
         sys.exit(status if isinstance(status, int) else 0)
     except UsageError as error:

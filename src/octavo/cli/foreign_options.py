@@ -64,6 +64,7 @@ OPTIONS = (
     Option("--device", "NAME", "-dev --device", "", "--device", "--device", "load(device=)"),
     Option("--cache-type -ctk", "TYPE", "-ctk --cache-type-k", "OLLAMA_KV_CACHE_TYPE", "--kv-cache-dtype",
            python="load(cache_type=)", also="--kv --kv-cache-type"),
+    Option("--weight-cache --no-weight-cache", "", python="load(weight_cache=)"),
     Option("--attention", "KIND", python="load(attention=)"),
     Option("--lora", "ADAPTER[=SCALE]", "--lora --lora-scaled", "ADAPTER", python="load(lora=)",
            also="--adapter --adapter-path"),

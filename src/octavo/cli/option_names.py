@@ -8,8 +8,9 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -252,7 +253,39 @@ def in_words(parameters: Sequence[Any]) -> list[Any]:
         if shown is not None and "display_type" not in vars(parameter):
             names = {} if parameter.param_type_name == "argument" else KINDS
             parameter.display_type = lambda ctx, shown=shown, names=names: _in_words(shown(ctx), names)
+        reader = getattr(parameter, "get_runtime_param", None)  # as above
+        if reader is not None and "get_runtime_param" not in vars(parameter):
+            parameter.get_runtime_param = partial(_Reader, reader)
     return list(parameters)
+
+
+class _Reader:
+    """Reads plain values at once. For all others Typer reads them, which imports pydantic: a twentieth of a start."""
+
+    def __init__(self, reader: Callable[[], Any]) -> None:
+        self._reader = reader
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """What Typer makes of a value."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        kind, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        limits = (getattr(info, name, None) for name in ("min", "max", "parser", "click_type"))
+        found = None if any(limit is not None for limit in limits) else _plain_value(kind, value)
+        return self._reader().coerce(value, param=param, ctx=ctx) if found is None else found
+
+
+def _plain_value(kind: Any, value: Any) -> Any:
+    """A value that is of its kind, or plain text for one; None where that is not so."""
+    if kind in (int, float) and isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value, re.ASCII):
+        return kind(value)
+    if kind is float and isinstance(value, str) and re.fullmatch(r"-?\d{1,9}\.\d{1,9}", value, re.ASCII):
+        return float(value)
+    if kind in (str, int, float) and type(value) is kind:
+        return value
+    if kind == list[str] and isinstance(value, list | tuple) and value and all(type(word) is str for word in value):
+        return list(value)
+    return value if get_origin(kind) is Literal and value in get_args(kind) else None
 
 
 def _in_words(shown: str, names: Mapping[str, str]) -> str:

@@ -50,6 +50,11 @@ TensorParallel = Annotated[
     place_option("--tensor-parallel", "-tp", metavar="N",
                  help="N processes compute the model together, each with a part of weights and cache; needs torch."),
 ]
+WeightCache = Annotated[
+    bool,
+    place_option("--weight-cache/--no-weight-cache",
+                 help="Keep weights packed for the CPU on the disk, or remove those of the model."),
+]
 Pipeline = Annotated[
     int,
     place_option("--pipeline", "-pp", metavar="N", help="N GPUs have the layers, each a run of them; with "
@@ -103,12 +108,13 @@ class DeviceOptions(Place):
 
 @dataclass
 class Where(DeviceOptions):
-    """The same, and with what cache."""
+    """The same, with what cache, and whether packed weights are kept."""
 
     kv: Kv = "f16"
+    weight_cache: WeightCache = True
 
     def given(self, offline: bool = False) -> dict[str, Any]:
-        return super().given(offline) | {"cache_type": self.kv}
+        return super().given(offline) | {"cache_type": self.kv, "weight_cache": self.weight_cache}
 
 
 sampling_option = partial(typer.Option, rich_help_panel="Sampling")

@@ -38,7 +38,7 @@ def open_subject(
     path: str | os.PathLike[str], context: int, *, device: str = "auto", threads: int | None = None,
     cache_type: CacheType = "f16", gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
     fuse: bool = True, lora: Lora | None = None, tensor_parallel: int = 1,
-    pipeline: int = 1,
+    pipeline: int = 1, weight_cache: bool = True,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
@@ -54,5 +54,6 @@ def open_subject(
     config = EngineConfig(
         n_ctx=context, n_batch=min(context, LARGEST_BATCH), cache_type=cache_type,
         n_outputs=outputs_for(n_vocab, context), fuse=fuse, gpu_layers=layers, pipeline=pipeline,
+        weight_cache=weight_cache,
     )
     return open_model(file, backends, config, adapters)

@@ -66,6 +66,11 @@ class TensorPart(DeferredQTensor):
         shape = (*outer, size_of(rows) if rows else n, width)
         super().__init__(fmt, shape, self._whole, source.name)
 
+    @property
+    def cut(self) -> tuple[Cut | None, ...]:
+        """Rows, columns and experts of the source that it takes."""
+        return self._rows, self._columns, self._experts  # type: ignore[attr-defined]
+
     def _whole(self) -> QTensor:
         data = self.rows(slice(0, prod(self.shape[:-1])))
         return QTensor(self.format, self.shape, data.reshape(*self.shape[:-1], -1), self.name)
@@ -81,8 +86,7 @@ class TensorPart(DeferredQTensor):
 
     def stored(self) -> QTensor:
         source: QTensor = self._source  # type: ignore[attr-defined]
-        cut = self._rows, self._columns, self._experts  # type: ignore[attr-defined]
-        return self if (found := source.in_parts()) is source else TensorPart(found, *cut)
+        return self if (found := source.in_parts()) is source else TensorPart(found, *self.cut)
 
     def blocks(self, part: slice) -> U8:
         return self.data.reshape(-1, self.format.block_bytes)[part]

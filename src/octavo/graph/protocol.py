@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from octavo.formats import QTensor
@@ -156,3 +158,32 @@ class HostBackend(Backend, Protocol):
 
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
         """Bytes of the caches, when they are full, and of the states that `nodes` read."""
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """What a model's weights are read from and made by, for backends that keep what they make of them.
+
+    files  with all that tensors depend on
+    names  of the tensors in them; weights with others are not of the model
+    code   the sources of what reads and converts them
+    label  where the model is, as people know it
+    keep   False: what is kept of the model is removed
+    """
+
+    files: tuple[str, ...]
+    names: Container[str]
+    code: tuple[bytes, ...]
+    label: str
+    keep: bool
+
+
+@runtime_checkable
+class KeepingBackend(Backend, Protocol):
+    """A backend that keeps weights, as they are loaded, for the next start."""
+
+    def keeping(self, nodes: Sequence[Node], source: WeightSource) -> AbstractContextManager[int]:
+        """While this lasts, the weights that `nodes` read are loaded from what is kept, or into it.
+
+        Gives the bytes of them that lie in the page cache, which the system takes back when it needs memory.
+        """

@@ -85,12 +85,13 @@ def reason(error: OSError) -> str:
 
 
 @contextmanager
-def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
+def replace_file(path: str | os.PathLike[str], *, flush: bool = True) -> Iterator[str]:
     """A temporary file to write instead of `path`, in the same folder; it takes the place of `path` at the end.
 
     Gives the path of an empty file. When the block ends its bytes are flushed to the disk, it is renamed onto `path`
     (through a link, onto what that points at), and the folder is flushed. When the block or any of this fails it is
-    removed and `path` is as it was. A process that is killed leaves the temporary file and `path` as it was. Raises
+    removed and `path` is as it was. A process that is killed leaves the temporary file and `path` as it was. Without
+    `flush` that is not so of a system that stops: what its file has lost then is for the reader to find out. Raises
     FileError where `path` is there and no regular file, OSError, and FileErrors of the temporary file as `path`'s.
     """
     _require_regular(path)
@@ -99,7 +100,8 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
     with _temporary(folder, _create) as temporary:
         try:
             yield temporary
-            _flush(temporary, os.O_RDWR)
+            if flush:
+                _flush(temporary, os.O_RDWR)
             os.replace(temporary, target)
         except BaseException as error:
             with suppress(OSError):  # the first error is the one to tell of
@@ -107,7 +109,7 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
             if isinstance(error, FileError) and error.file == temporary:
                 raise error.of(path) from None
             raise
-    if os.name == "posix":
+    if flush and os.name == "posix":
         _flush(folder, os.O_RDONLY)
 
 

@@ -23,7 +23,8 @@ from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, 
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "pipeline", "step_timeout")
+                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "pipeline", "step_timeout",
+                "weight_cache")
 MOST_SECONDS = 1e9
 
 
@@ -45,6 +46,7 @@ def load(
     tensor_parallel: int = 1,
     pipeline: int = 1,
     step_timeout: float = 600.0,
+    weight_cache: bool = True,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -73,6 +75,8 @@ def load(
     pipeline       how many GPUs have the layers, each a run of them; with `tensor_parallel` each process has that many.
                    On the CPU steps are only divided so
     step_timeout   seconds of a step after which processes are killed, and RankError is raised; 0: no limit
+    weight_cache   weights packed for the CPU are kept on the disk, for the next start to map them; with False those of
+                   the model are removed
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -80,6 +84,7 @@ def load(
     choice("cache_type", cache_type, get_args(CacheType))
     flag("strict", strict)
     flag("deterministic", deterministic)
+    flag("weight_cache", weight_cache)
     choice("attention", attention, get_args(Attention))
     number("step_timeout", step_timeout, 0.0, MOST_SECONDS)
     adapters = located(chosen(lora))
@@ -98,6 +103,7 @@ def load(
         max_sequences=max_sequences,
         kv_memory=kv_memory,
         speculate=usual_speculation(backends[0]) if speculate is None else speculate,
+        weight_cache=weight_cache,
     )
     return open_model(path, backends, config, adapters)
 

@@ -13,7 +13,6 @@ from octavo.errors import ModelError
 from octavo.formats import dequantize
 from octavo.formats.spec import F32
 from octavo.models import ModelSpec
-from octavo.models.encoder.bert import Bert
 from octavo.runtime.text_embedding import TYPES, Embedder, Pooling, pooled
 
 TEMPLATE = "tokenizer.chat_template.rerank"
@@ -65,6 +64,8 @@ class _Classifier:
 
     def __init__(self, model: ModelSpec) -> None:
         """Raises ModelError for a file without it."""
+        from octavo.models.encoder.bert import Bert
+
         file, self._eps = model.file, model.hparams.eps
         self._activation = np.tanh if model.architecture.rerank_head.activation == "tanh" else _gelu
         if _LAST[0] not in file.tensors:

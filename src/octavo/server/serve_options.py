@@ -70,6 +70,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     servers: int = 1
     tensor_parallel: int = 1
     pipeline: int = 1
+    weight_cache: bool = True
     kv_events: KVEvents | None = None
     step_timeout: float = 600.0
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from operator import methodcaller
 from typing import Any
 
 from octavo.text.bytelevel import BYTE_TO_CHAR
@@ -12,8 +13,9 @@ from octavo.text.fields import Fields
 from octavo.text.pretokenize import PreTokenizer
 from octavo.text.text_blocks import at_pattern, between_tokens, in_blocks, pairs_of, uncut
 from octavo.text.text_encoder import Encoder
-from octavo.text.tokenizers_package import run_engine
+from octavo.text.tokenizers_package import cut_words, run_engine
 from octavo.text.vocab import SPACE, Vocab, longest_bytes
+from octavo.text.word_merges import WordMerges
 
 MERGES = "tokenizer.ggml.merges"
 NFC = "tokenizer.ggml.normalizer.nfc"
@@ -32,22 +34,35 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Encod
     """
     from tokenizers import normalizers, pre_tokenizers
 
-    merges = read_merges(fields)
+    lines = _merge_lines(fields)
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     splitter = pre_tokenizers.Sequence([word_splitter(pre), byte_level])
     letters = {c: [vocab.ids[c]] for c in map(chr, range(128)) if c in vocab.ids}
-    merged = _Merged(vocab, merges, lambda text: [i for c in text for i in letters.get(c, [])], pre.ignore_merges)
-    merged.engine.pre_tokenizer = splitter
-    if fields.flag(NFC):
-        merged.engine.normalizer = normalizers.NFC()
-    complete = all(c in vocab.ids for c in BYTE_TO_CHAR) and not merged.between
+    composed = normalizers.NFC() if fields.flag(NFC) else None
+    words = WordMerges(lines, vocab.ids, pre.ignore_merges)
+    all_bytes = all(c in vocab.ids for c in BYTE_TO_CHAR)
+
+    @cache
+    def merged() -> _Merged:
+        made = _Merged(vocab, pairs(lines), lambda text: [i for c in text for i in letters.get(c, [])],
+                       pre.ignore_merges)
+        made.engine.pre_tokenizer = splitter
+        if composed is not None:
+            made.engine.normalizer = composed
+        return made
+
+    def complete() -> bool:
+        return all_bytes and not merged().between
 
     def encode(text: str) -> list[int]:
-        ids = run_engine(merged.engine, text)
-        return ids if complete else merged.tokens(ids)
+        if words.takes(text):
+            found = words.ids(cut_words(splitter, text if composed is None else composed.normalize_str(text)))
+            if found is not None:
+                return found
+        return merged().tokens(run_engine(merged().engine, text))
 
-    longest = max(map(len, vocab.texts)) if complete else None  # a character for each byte
-    return Encoder(in_blocks(encode, at_pattern(pre.cut)), longest, composes=bool(fields.flag(NFC)))
+    longest = max(map(len, vocab.texts)) if all_bytes else None  # a character for each byte
+    return Encoder(in_blocks(encode, at_pattern(pre.cut)), longest, bool(fields.flag(NFC)), complete)
 
 
 class _Merged:
@@ -148,13 +163,24 @@ def _merged_characters(fields: Fields, vocab: Vocab) -> _Merged:
 
 def read_merges(fields: Fields) -> list[tuple[str, str]]:
     """The pairs to merge, first the most important; of a pair that occurs twice, the first."""
+    return pairs(_merge_lines(fields))
+
+
+def pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs in lines that were checked, each once."""
+    return list(dict.fromkeys((left, right) for left, _, right in (line.partition(" ") for line in lines)))
+
+
+def _merge_lines(fields: Fields) -> list[str]:
+    """The pairs to merge as they are written. Raises TokenizerError for one that is not two texts."""
     lines = fields.texts(MERGES)
     if lines is None:
         raise fields.fault(MERGES, "missing", "an array of texts")
-    pairs: dict[tuple[str, str], None] = {}
-    for rank, line in enumerate(lines):
-        left, _, right = line.partition(" ")
-        if not left or not right:
-            raise fields.fault(MERGES, f"merge {rank} is {line[:80]!r}", "two texts with one space between")
-        pairs[left, right] = None
-    return list(pairs)
+    together = "\0".join(["", *lines, ""])
+    if set(map(methodcaller("count", " "), lines)) <= {1} and "\0 " not in together and " \0" not in together:
+        return lines
+    wrong = [line for line in lines if not 0 < line.find(" ") < len(line) - 1]
+    if wrong:
+        problem = f"merge {lines.index(wrong[0])} is {wrong[0][:80]!r}"
+        raise fields.fault(MERGES, problem, "two texts with one space between")
+    return lines

@@ -68,7 +68,7 @@ class Fields:
             return None
         if isinstance(value, np.ndarray) and not value.size:
             return []  # an empty array is one of texts, too
-        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        if not isinstance(value, list | tuple) or not set(map(type, value)) <= {str}:
             raise self._wrong_type(key, value, "an array of texts")
         return list(value)
 

@@ -16,11 +16,13 @@ class Encoder:
     encode    text without special tokens to ids, in time near-linear in the text's length
     longest   bytes, as UTF-8, that one id stands for at most; None where parts of a text may come to nothing
     composes  text is composed first, so that what an id stands for may have been longer
+    complete  whether `longest` holds; asked late, as finding out may take long
     """
 
     encode: Callable[[str], list[int]]
     longest: int | None = None
     composes: bool = False
+    complete: Callable[[], bool] = lambda: True
 
     def beside(self, longest: int | None) -> Encoder:
         """The same beside special tokens, of which each stands for this many bytes at most; None where that is open."""
@@ -29,7 +31,7 @@ class Encoder:
 
     def least(self, text: str) -> int:
         """Ids that a text has at least, told by its length alone."""
-        if self.longest is None:
+        if self.longest is None or not self.complete():
             return 0
         longest = self.longest * (COMPOSED if self.composes and not text.isascii() else 1)
         return -(-len(text.encode("utf-8", "surrogatepass")) // longest)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -51,16 +52,23 @@ def run_engine(engine: Any, text: str) -> list[int]:
     parallelism is off, that has threads of its own, and each later fork prints a warning.
     """
 
-    def fault(reason: str) -> TokenizerError:
-        problem = f"text of {len(text)} characters has a part too long to cut into words: {reason}"
-        return TokenizerError(f"{problem}; pass a shorter text")
-
-    with engine_faults(fault):
+    with engine_faults(partial(_too_long, text)):
         if len(text) > _LONG and os.environ.get(_PARALLEL, "").lower() in _OFF:
             (found,) = engine.encode_batch_fast([text], add_special_tokens=False)
         else:
             found = engine.encode(text, add_special_tokens=False)
         return list(found.ids)
+
+
+def cut_words(splitter: Any, text: str) -> list[str]:
+    """The words of `text` from a pre-tokenizer. Raises TokenizerError as `run_engine` does."""
+    with engine_faults(partial(_too_long, text)):
+        return [word for word, _ in splitter.pre_tokenize_str(text)]
+
+
+def _too_long(text: str, reason: str) -> TokenizerError:
+    problem = f"text of {len(text)} characters has a part too long to cut into words: {reason}"
+    return TokenizerError(f"{problem}; pass a shorter text")
 
 
 def be_sequential() -> None:

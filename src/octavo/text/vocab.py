@@ -66,8 +66,9 @@ def read_vocab(fields: Fields) -> Vocab:
     texts = fields.texts(TOKENS)
     if not texts:
         raise fields.fault(TOKENS, "missing" if texts is None else "empty", "at least one token")
-    texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(texts)]  # the name that llama.cpp gives to an empty token
-    ids = {t: i for i, t in enumerate(texts)}
+    if "" in texts:
+        texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(texts)]  # the name that llama.cpp gives to an empty token
+    ids = dict(zip(texts, range(len(texts)), strict=True))
     if len(ids) != len(texts):
         last = next(i for i, t in enumerate(texts) if ids[t] != i)
         raise fields.fault(TOKENS, f"tokens {last} and {ids[texts[last]]} are both {texts[last]!r}", "each token once")

@@ -68,7 +68,7 @@ def test_a_packed_weight_is_as_large_as_counted(
 ) -> None:
     monkeypatch.setattr(pack, "_run", lambda work, spans, threads: None)
     tensor = quantize_reference(np.ones(shape, np.float32), by_name(name))
-    assert memory._packed_bytes(tensor) == pack.pack(tensor, 1, Arena()).data.nbytes
+    assert memory.packed_bytes(tensor) == pack.pack(tensor, 1, Arena()).data.nbytes
 
 
 def test_what_fits_is_let_through(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,10 @@ from octavo.runtime.engine.placement import backends_for, even_parts
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
+from tests.graph.ranks import Meeting, ThreadCommunicator
 from tests.graph.small import Limited
+from tests.models.table import TOKENS, save_only
+from tests.models.tiny_checkpoints import TABLE
 from tests.runtime.sampling.test_device_sampling import Eager
 
 INF = float("inf")
@@ -55,7 +59,7 @@ def demo() -> Iterator[ModelSpec]:
 def placed(model: ModelSpec, cards: Sequence[Backend], gpu_layers: Any = "all", **more: Any) -> Engine:
     backends = [*cards, Limited("host")]
     options: dict[str, Any] = {"n_ctx": 64, "n_batch": 8, "n_outputs": 1, **more}
-    return Engine(model, backends, EngineConfig(gpu_layers=gpu_layers, pipeline=len(cards), **options))
+    return Engine(model, backends, EngineConfig(gpu_layers=gpu_layers, **{"pipeline": len(cards)} | options))
 
 
 @pytest.mark.parametrize(("sizes", "beside", "room", "joined", "counts"), [
@@ -105,6 +109,17 @@ def test_what_does_not_fit_says_how_many_layers_would(demo: ModelSpec, caplog: p
         placed(demo, [Card(1), Card(1)])
 
 
+def test_ranks_have_the_layers_that_rank_0_has(demo: ModelSpec) -> None:
+    """Whatever memory they have, unless it is too little."""
+    cards = [Card(99), Card(99)]
+    for backend in cards:
+        backend.communicator = ThreadCommunicator(Meeting(2), 1)
+    assert placed(demo, cards, pipeline=(8, 2)).stages == (8, 2)
+    cards[0].mib = 6
+    with pytest.raises(BackendError, match="GiB are free: more ranks or stages have less each, as has a smaller --ctx"):
+        placed(demo, cards, pipeline=(8, 2))
+
+
 def test_layers_on_the_cpu_before_those_of_stages_compute_the_same(demo: ModelSpec) -> None:
     prompt = np.random.default_rng(0).integers(0, 256, 50).tolist()
     want = placed(demo, [ReferenceBackend()]).logits(prompt)
@@ -135,10 +150,13 @@ def test_wrong_arguments(given: dict[str, Any], problem: str) -> None:
 
 
 def said(model: Model) -> list[str]:
-    """Greedy and seeded."""
+    """Greedy and seeded, and with penalties, a grammar and log-probabilities."""
+    number = octavo.Grammar.json_schema({"type": "integer"})
     found = [*model.generate_many(QUESTIONS, temperature=0.0, max_tokens=40),
-             *model.generate_many(QUESTIONS, seed=1, max_tokens=20)]
-    return list(map(str, found))
+             *model.generate_many(QUESTIONS, seed=1, max_tokens=20),
+             *model.generate_many(QUESTIONS[:2], seed=2, max_tokens=9, repeat_penalty=1.3, logprobs=2),
+             *model.generate_many(QUESTIONS[:2], temperature=0.0, grammar=number)]
+    return [f"{reply} {reply.logprobs}" for reply in found]
 
 
 def test_the_demo_model_says_the_same() -> None:
@@ -150,6 +168,20 @@ def test_the_demo_model_says_the_same() -> None:
             assert [b.name for b in model.engine.backends] == ["cpu"] * stages + ["reference"]
             assert said(model) == want
             np.testing.assert_array_equal(model.embed(QUESTIONS, pooling="mean"), vectors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen35", "gemma2", "rwkv7", "qwen3moe"])
+def test_states_windows_and_experts(name: str, tmp_path: Path) -> None:
+    """Prompts that share pages and states, which are copied on all backends."""
+    save_only(tmp_path, TABLE[name])
+    prompts, found = [TOKENS[:n] for n in (90, 70, 80, 90)], []
+    for stages in (1, 2):
+        with octavo.load(tmp_path, device="cpu", threads=1, pipeline=stages, max_sequences=2, n_ctx=256) as model:
+            options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
+            replies = [*model.generate_many(prompts, **options), *model.generate_many(prompts[:2], **options)]
+            found.append([reply.text for reply in replies])
+    assert found[0] == found[1]
 
 
 class Noted(Eager):

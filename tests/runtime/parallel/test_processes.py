@@ -86,6 +86,18 @@ def test_processes_end_with_their_model() -> None:
 
 
 @pytest.mark.slow
+def test_ranks_of_two_stages(one: Model) -> None:
+    """The same text, and of prompts of several steps; killed, the error is as of ranks without stages."""
+    with load(max_sequences=3, pipeline=2) as model:
+        assert model.engine.stages == (5, 5)
+        replies = model.generate_many(QUESTIONS, temperature=0.0)
+        assert [r.text for r in replies] == [r.text for r in one.generate_many(QUESTIONS, temperature=0.0)]
+        os.kill(pids(model)[0], signal.SIGKILL)
+        with pytest.raises(RankError, match=r"rank 1 of 2 .* was killed by SIGKILL"):
+            model.generate_many(QUESTIONS, temperature=0.0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_type", ["f32", "q8_0", "int8", "fp8", "int4"])
 def test_caches(cache_type: Any) -> None:
     with octavo.load("demo", device="cpu", threads=1, n_ctx=512, cache_type=cache_type) as model:

@@ -28,6 +28,16 @@ def served(model: Model) -> Iterator[tuple[Server, ProcessClient]]:
         yield server, client
 
 
+def test_layers_on_several_backends(model: Model) -> None:
+    """A reply is that of one backend."""
+    replies = []
+    for stages in (1, 2):
+        client = ProcessClient(EngineOptions("demo", device="cpu", max_sequences=2, threads=1, pipeline=stages))
+        with running(client, model) as server:
+            replies.append(answer(server))
+    assert replies[0] == replies[1]
+
+
 def children(pid: int) -> list[int]:
     """Processes that a process has started, from any of its threads, and that are ranks."""
     found = [int(p) for task in Path(f"/proc/{pid}/task").iterdir() for p in (task / "children").read_text().split()]

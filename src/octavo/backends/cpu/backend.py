@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,7 @@ import numpy as np
 
 from octavo.backends.collectives import collective_call
 from octavo.backends.cores import cores
-from octavo.backends.cpu.device.large_pages import Arena, zeroed
+from octavo.backends.cpu.device.large_pages import Arena, Room, zeroed
 from octavo.backends.cpu.kernel_limits import problem
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.launch.views import reshaped
@@ -24,11 +25,12 @@ from octavo.graph.communicator import Communicator
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
 from octavo.graph.pointwise import POINTWISE
-from octavo.graph.protocol import Call
+from octavo.graph.protocol import Call, WeightSource
 from octavo.jit.parallel_compile import compile_together
 from octavo.jit.prepare import prepare
 
 if TYPE_CHECKING:
+    from octavo.backends.cpu.packed.store import Store
     from octavo.jit.program import KernelCall
 
 INT8_KINDS, FP8_KINDS = ("int8_token", "int8_static"), ("fp8_token", "fp8_static")
@@ -56,6 +58,7 @@ class CpuBackend(HostMemory):
     ) -> None:
         self.threads, self.communicator = threads or cores(), communicator
         self._arena = Arena()
+        self._store: Store | None = None
         if not later:
             _ = self._binders
 
@@ -93,14 +96,31 @@ class CpuBackend(HostMemory):
 
     def load(self, tensor: QTensor) -> Any:
         _ = self._binders
+        if self._store is not None:
+            return self._store.load(tensor, self._pack, self._arena)
+        return self._pack(tensor, self._arena)
+
+    def _pack(self, tensor: QTensor, room: Room) -> Any:
         from octavo.backends.cpu.matmul.w8a8.row_scales import is_row_weight, pack_rows
         from octavo.backends.cpu.weights.pack import pack
 
         if len(tensor.shape) == 1:
             return dequantize(tensor)
-        if is_row_weight(tensor):
-            return pack_rows(tensor, self.threads, self._arena)
-        return pack(tensor, self.threads, self._arena)
+        return (pack_rows if is_row_weight(tensor) else pack)(tensor, self.threads, room)
+
+    @contextmanager
+    def keeping(self, nodes: Sequence[Node], source: WeightSource) -> Iterator[int]:
+        _ = self._binders
+        from octavo.backends.cpu.device.memory import packed_bytes, weights_of
+        from octavo.backends.cpu.packed.store import open_store
+
+        self._store = open_store(source, weights_of(nodes), packed_bytes)
+        try:
+            yield 0 if self._store is None else self._store.nbytes
+        finally:
+            store, self._store = self._store, None
+            if store is not None:
+                store.close()
 
     def begin_loading(self) -> None:
         self._arena = Arena()

@@ -349,8 +349,10 @@ class _EnoughMemory:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None and issubclass(kind, self._torch.OutOfMemoryError):
             free, total = self._torch.cuda.mem_get_info(self._device)
+            card = self._device.partition(":")[2]
             raise DeviceMemoryError(
-                f"device gpu: not enough memory for {self._what}: {free >> 20} MiB of {total >> 20} MiB are free"
+                f"device gpu{card and f' {card}'}: not enough memory for {self._what}: {free >> 20} MiB of "
+                f"{total >> 20} MiB are free"
             ) from None
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from octavo.cli.columns import print_columns
-from octavo.cli.hub.models import Offline, asking, shown_by, table
+from octavo.cli.hub.models import Offline, asking, local, shown_by, table
 from octavo.cli.notes import INTERRUPTED
 from octavo.cli.options import AsJson
 from octavo.cli.plain import printable, to_json
@@ -18,6 +21,7 @@ from octavo.errors import UsageError
 from octavo.sizes import size
 
 if TYPE_CHECKING:
+    from octavo.backends.cpu.packed.cache_folder import Entry
     from octavo.io.hub import HubName, Installed, Pulled
 
 
@@ -59,13 +63,25 @@ def pull(
 
 
 def list_models(as_json: AsJson = False) -> None:
-    """List models of the hub that are on this machine."""
+    """List models of the hub that are on this machine, and packed weights of any model that was run on the CPU."""
+    from octavo.backends.cpu.packed.cache_folder import entries, folder
     from octavo.io.hub.inventory import cache_folder, installed
 
-    found = installed()
+    found, packed = installed(), entries()
     if as_json:
-        print(to_json({"cache": cache_folder(), "models": [_row(model) for model in found]}))
+        weights = {"cache": str(folder()), "files": [_weights_row(entry) for entry in packed]}
+        print(to_json({"cache": cache_folder(), "models": [_row(model) for model in found], "weights": weights}))
         return
+    _print_models(found)
+    if packed:
+        print(f"\nPacked weights in {printable(str(folder()))}; `octavo rm --packed` removes them.")
+        rows = [(printable(e.model) or "damaged", size(e.nbytes), f"{_when(e):%Y-%m-%d %H:%M}") for e in packed]
+        print_columns(("model", "size", "last used"), rows, ("size",))
+
+
+def _print_models(found: Sequence[Installed]) -> None:
+    from octavo.io.hub.inventory import cache_folder
+
     if not found:
         print(
             f"No models in {printable(cache_folder())}, the hub's cache; `octavo pull ORG/REPO` downloads one. Models "
@@ -81,16 +97,28 @@ def list_models(as_json: AsJson = False) -> None:
 
 
 def remove(
-    name: Name,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="ORG/REPO[:QUANT][@REVISION]",
+                       help="A model, as `octavo list` names it; with --packed also its path, or nothing for all."),
+    ] = None,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="Remove packed weights alone; a model is packed again when it is run.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove a model of the hub from this machine: `octavo rm Qwen/Qwen3-0.6B-GGUF:Q8_0`.
 
-    Without a QUANT all of the repository is removed.
+    Without a QUANT all of the repository is removed. Its packed weights go too.
     """
     from octavo.io.hub.inventory import remove as prepare
 
+    if packed:
+        _remove_packed(name, as_json)
+        return
+    if name is None:
+        raise UsageError("no model is named; `octavo list` lists them")
     removal = prepare(_name(name, None))
     what = f"{', '.join(removal.models)} ({size(removal.nbytes)})"
     if not yes:
@@ -99,7 +127,40 @@ def remove(
         if not typer.confirm(f"Remove {what}?", err=True):
             raise typer.Exit(1)
     removal.strategy.execute()
+    _remove_orphans()
     print(to_json({"removed": removal.models, "bytes": removal.nbytes}) if as_json else f"Removed {what}.")
+
+
+def _remove_packed(name: str | None, as_json: bool) -> None:
+    """Remove packed weights: those of a model, or all. Raises UsageError where there are none of the model."""
+    from octavo.backends.cpu.packed.cache_folder import entries, remove
+
+    chosen = entries()
+    if name is not None:
+        path = os.path.abspath(local(name, offline=True))
+        chosen = [entry for entry in chosen if entry.model == path]
+        if not chosen:
+            raise UsageError(f"{name} has no packed weights; `octavo list` shows what has")
+    nbytes, models = remove(chosen), sorted({entry.model for entry in chosen})
+    what = f"packed weights of {', '.join(map(printable, models)) or 'no model'} ({size(nbytes)})"
+    print(to_json({"removed": models, "bytes": nbytes}) if as_json else f"Removed {what}.")
+
+
+def _remove_orphans() -> None:
+    """Remove the packed weights of models that are no longer where they were."""
+    from octavo.backends.cpu.packed.cache_folder import entries, remove
+
+    remove(entry for entry in entries() if not os.path.exists(entry.model))
+
+
+def _when(entry: Entry) -> datetime:
+    return datetime.fromtimestamp(entry.used).astimezone()
+
+
+def _weights_row(entry: Entry) -> dict[str, Any]:
+    return {
+        "model": entry.model, "bytes": entry.nbytes, "used": _when(entry).isoformat(), "path": str(entry.path),
+    }
 
 
 def _name(text: str, revision: str | None) -> HubName:

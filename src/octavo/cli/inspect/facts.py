@@ -110,7 +110,7 @@ def stages(made: Engine) -> list[dict[str, Any]]:
 
     found, first = [], made.model.hparams.n_layer - sum(made.stages)
     for number, count in enumerate(made.stages):
-        leaves = lasting(made.schedule.on(number))
+        leaves = [leaf for leaf in lasting(made.schedule.on(number)) if not leaf.attrs.get("constant")]
         weights = sum(leaf_bytes(leaf, made.limits) for leaf in leaves if leaf.op == "weight")
         kept = sum(leaf_bytes(leaf, made.limits) for leaf in leaves if leaf.op != "weight")
         found.append({

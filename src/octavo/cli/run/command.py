@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -85,7 +86,6 @@ def run(
 
     `git diff | octavo run model.gguf "Review this:"` asks about what is piped in.
     """
-    from octavo.cli.inspect.facts import headline
     from octavo.cli.run.reply_printer import Loading, answer_json, answer_text, larger_context, screen_for, write
     from octavo.jit.clock import clock, compile_seconds
     from octavo.runtime import load
@@ -101,6 +101,9 @@ def run(
     start, compiled = clock(), compile_seconds()
     with on_terminal():
         loaded = load(open_generating(path), n_ctx=ctx, **where.given(offline))
+    if not gc.isenabled():  # as the command begins; what is there by now stays
+        gc.freeze()
+        gc.enable()
     with loaded:
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)
@@ -113,7 +116,10 @@ def run(
                 chat.loop()
             return
         loading = Loading(clock() - start, compiled)
-        log.info("%s; loaded in %.2f s", headline(loaded), loading.seconds)
+        if log.isEnabledFor(logging.INFO):
+            from octavo.cli.inspect.facts import headline
+
+            log.info("%s; loaded in %.2f s", headline(loaded), loading.seconds)
         log.info("sampling: %s", {**loaded.sampling_defaults(), **options} or "the defaults")
         try:
             answer = answer_json if output.as_json else answer_text

@@ -253,6 +253,7 @@ def engine_options(
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
         lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline, step_timeout=limits.step_timeout,
+        weight_cache=where.weight_cache,
     )
 
 

@@ -23,6 +23,7 @@ from octavo.io.gguf.values import (
     ValueType,
     decode_array,
     decode_string,
+    decode_strings,
     read_entry,
 )
 
@@ -55,7 +56,7 @@ class Metadata(Mapping[str, Any]):
         entry = self._entries[key]
         if entry.type is ValueType.STRING:
             return decode_string(self._string(key, entry))
-        return _with_text(self._array(key, entry)) if entry.type is ValueType.ARRAY else entry.scalar
+        return self._array(key, entry) if entry.type is ValueType.ARRAY else entry.scalar
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -120,7 +121,7 @@ class Metadata(Mapping[str, Any]):
         if entry.type is ValueType.STRING:
             return TypedValue(entry.type, self._string(key, entry))
         if entry.type is ValueType.ARRAY:
-            return TypedValue(entry.type, self._array(key, entry), entry.element)
+            return TypedValue(entry.type, self._array(key, entry, raw=True), entry.element)
         return TypedValue(entry.type, entry.scalar)
 
     def fault(self, key: str, problem: str, allowed: str | None = None) -> GGUFError:
@@ -148,8 +149,7 @@ class Metadata(Mapping[str, Any]):
         if found not in kinds or array is not (entry.type is ValueType.ARRAY):
             raise self.fault(key, f"stored as {entry.describe()}", wanted)
         if array:
-            values = self._array(key, entry)
-            return values if raw else _with_text(values)
+            return self._array(key, entry, raw=raw)
         if entry.type is ValueType.STRING:
             text = self._string(key, entry)
             return text if raw else decode_string(text)
@@ -158,13 +158,15 @@ class Metadata(Mapping[str, Any]):
     def _string(self, key: str, entry: Entry) -> bytes:
         return self._source.read(entry.offset + 8, entry.nbytes - 8, f"key {shown(key)}")
 
-    def _array(self, key: str, entry: Entry) -> Any:
-        raw = self._source.read(entry.offset, entry.nbytes, f"key {shown(key)}")
+    def _array(self, key: str, entry: Entry, *, raw: bool = False) -> Any:
+        data = self._source.read(entry.offset, entry.nbytes, f"key {shown(key)}")
         try:
-            values, _ = decode_array(raw)
+            if entry.element is ValueType.STRING and not raw:
+                return decode_strings(data)
+            values, _ = decode_array(data)
         except (struct.error, ValueError, OverflowError):  # it was checked when the file was opened
             raise self.fault(key, "the file was changed while it was open") from None
-        return values
+        return values if raw else _with_text(values)
 
 
 def _with_text(values: Any) -> Any:

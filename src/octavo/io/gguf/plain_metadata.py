@@ -10,7 +10,7 @@ import numpy as np
 from octavo.errors import GGUFError, shown
 from octavo.io.gguf.metadata import Metadata
 from octavo.io.gguf.pairs import typed_pair
-from octavo.io.gguf.values import DTYPES, Entry, TypedValue, ValueType
+from octavo.io.gguf.values import DTYPES, Entry, TypedValue, ValueType, decode_string
 
 
 class PlainMetadata(Metadata):
@@ -37,10 +37,12 @@ class PlainMetadata(Metadata):
         text: bytes = self._pairs[key].value
         return text
 
-    def _array(self, key: str, entry: Entry) -> Any:
+    def _array(self, key: str, entry: Entry, *, raw: bool = False) -> Any:
         values = self._pairs[key].value
         assert entry.element is not None
-        return list(values) if entry.element is ValueType.STRING else np.array(values, DTYPES[entry.element])
+        if entry.element is ValueType.STRING:
+            return list(values) if raw else [decode_string(value) for value in values]
+        return np.array(values, DTYPES[entry.element])
 
 
 def _entry(pair: TypedValue) -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -167,6 +168,27 @@ def split_strings(raw: bytes, pos: int, count: int) -> tuple[list[bytes], int]:
         pos = start + unpack(raw, pos)[0]
         strings.append(raw[start:pos])
     return strings, pos
+
+
+def decode_strings(raw: bytes) -> list[str]:
+    """An array of strings as text, see `decode_string`; all at once where none is long, empty or odd."""
+    (_, count), pos = struct.unpack_from("<IQ", raw), 12
+    data = np.frombuffer(raw, np.uint8, offset=pos)
+    zero = data == 0
+    seven = zero[1:-6] & zero[2:-5] & zero[3:-4] & zero[4:-3] & zero[5:-2] & zero[6:-1] & zero[7:]
+    starts = np.flatnonzero(seven)  # a length below 256, if no text has a NUL
+    if len(starts) == count and count:
+        ends = starts + 8 + data[starts]
+        if starts[0] == 0 and (ends[:-1] == starts[1:]).all():
+            kept = np.ones(ends[-1], bool)
+            kept[starts[:, None] + np.arange(1, 8)] = False
+            marked = data[: ends[-1]].copy()
+            marked[starts] = 0
+            with suppress(UnicodeDecodeError):
+                texts = marked[kept].tobytes().decode()[1:].split("\0")
+                if len(texts) == count:
+                    return texts
+    return [decode_string(text) for text in split_strings(raw, pos, count)[0]]
 
 
 def decode_array(raw: bytes, pos: int = 0) -> tuple[Any, int]:

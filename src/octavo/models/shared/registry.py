@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
@@ -66,6 +68,14 @@ def installed() -> dict[str, Architecture]:
 def find(name: str) -> Architecture | None:
     """The architecture that GGUF calls `name`, Octavo's own or an installed one; None where there is none."""
     return ARCHITECTURES.get(name) or installed().get(name)
+
+
+def packages_of(name: str) -> list[Path]:
+    """The folders of the installed package that brings an architecture; none for Octavo's own."""
+    if name.replace("-", "_") in own_modules():
+        return []
+    modules = [sys.modules[point.module] for point in entry_points(group=GROUP) if point.name == name]
+    return [Path(module.__file__).parent for module in modules if module.__file__]
 
 
 def read_model(file: GGUFFile) -> ModelSpec:

@@ -50,6 +50,7 @@ from octavo.runtime.engine.captured_sizes import (
 )
 from octavo.runtime.engine.engine_config import EngineConfig, Speculate, usual_speculation
 from octavo.runtime.engine.engine_limits import cache_pages, context_of, require_context, require_heads, step_limits
+from octavo.runtime.engine.kept_weights import keeping_weights
 from octavo.runtime.engine.memory_plan import require_memory
 from octavo.runtime.engine.placement import Placement
 from octavo.runtime.engine.thread import EngineThread, Pieces
@@ -252,10 +253,11 @@ class Engine:
             return self._executor
         with self.lock:
             if self._executor is None:
-                self.require_memory()
                 problem, short = "", None
                 try:
-                    self._executor = self._loaded()
+                    with self._keeping() as mapped:
+                        self._require_memory(mapped)
+                        self._executor = self._loaded()
                 except DeviceMemoryError as error:
                     problem = str(error)
                 except MemoryError as error:
@@ -266,7 +268,15 @@ class Engine:
 
     def require_memory(self) -> None:
         """Raise HostMemoryError, saying what would fit, unless the system's memory holds the model; reads no weight."""
-        require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config, self.ranks)
+        with self._keeping() as mapped:
+            self._require_memory(mapped)
+
+    def _keeping(self) -> AbstractContextManager[int]:
+        return keeping_weights(self.model, self.schedule, self.backends, keep=self.config.weight_cache)
+
+    def _require_memory(self, mapped: int) -> None:
+        schedule, config = self.schedule, self.config
+        require_memory(schedule, self.backends, self.limits, self.n_ctx, config, self.ranks, mapped)
 
     def call_on_rank_failure(self, tell: Callable[[RankError], None]) -> None:
         """Call `tell`, from another thread, when one of the other ranks ends by itself; there may be none."""

@@ -33,6 +33,7 @@ class EngineConfig:
     n_pages        of the cache (default: n_ctx tokens for each sequence)
     kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
     speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, or "off"
+    weight_cache   weights packed for the CPU are kept on the disk and mapped at the next start; False removes them
     """
 
     n_ctx: int | None = None
@@ -48,3 +49,4 @@ class EngineConfig:
     n_pages: int | None = None
     kv_memory: int | None = None
     speculate: Speculate = "off"
+    weight_cache: bool = True

@@ -26,12 +26,13 @@ Q8_0_SHARE = 34 / 64
 
 def require_memory(
     schedule: Schedule, backends: Sequence[Backend], limits: Sizes, n_ctx: int, config: EngineConfig,
-    ranks: int = 1,
+    ranks: int = 1, mapped: int = 0,
 ) -> None:
     """Raise HostMemoryError, saying what would fit, unless weights, full caches and values fit the system's memory.
 
-    There are `ranks` that need as much. A model that needs swap is let through with a warning. Where the system does
-    not tell what is free, all fits.
+    There are `ranks` that need as much. Of the weights `mapped` bytes are in files that the system reads again where
+    memory is short. A model that needs that, or swap, is let through with a warning. Where the system does not tell
+    what is free, all fits.
     """
     found = room()
     if found is None:
@@ -44,8 +45,14 @@ def require_memory(
             caches += backend.cache_bytes(nodes, limits)
             values += schedule.memory[i]
     weights, caches, values = weights * ranks, caches * ranks, values * ranks
-    needed = weights + caches + values
+    needed, mapped = weights + caches + values, min(mapped * ranks, weights)
     if needed <= found.free:
+        return
+    if needed - mapped <= found.free:
+        log.warning(
+            "the weights take %.2f GiB, but %.2f GiB of memory are free beside the cache: they are read from the disk "
+            "again and again, which is slow", weights / GIB, (found.free - caches - values) / GIB,
+        )
         return
     says = (
         f"{needed / GIB:.2f} GiB of memory are needed (weights {weights / GIB:.2f}, {n_ctx} tokens of context "

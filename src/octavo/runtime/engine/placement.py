@@ -163,6 +163,7 @@ class Placement:
         self._schedules: dict[tuple[int, ...], Schedule] = {}
         wanted = checked(gpu_layers)
         self.layers = n_layer if isinstance(wanted, str) else min(wanted, n_layer)
+        self._given = None if isinstance(pipeline, int) else tuple(pipeline)
         n_stages = pipeline if isinstance(pipeline, int) else len(pipeline)
         self._stages, self._others = backends[:n_stages], backends[n_stages:]
         if self.layers < n_layer and not self._others:
@@ -178,14 +179,14 @@ class Placement:
             raise UsageError(problem, argument="pipeline")
         self._free = [b.free() if isinstance(b, BoundedBackend) else math.inf for b in self._stages]
         self._sizes = _layer_bytes(graph, n_layer, limits)
-        self.counts = self._fit(wanted) if isinstance(pipeline, int) else tuple(pipeline)
+        self.counts = self._fit(wanted)
 
     def _fit(self, wanted: GpuLayers) -> tuple[int, ...]:
         if (counts := self.divided(self.layers)) is not None:
             return counts
         fitting = self.fitting()
         if wanted != "auto" or not self._others:
-            needed, free = (_shown(self.needed(self._even(self.layers))), _shown(self._free))
+            needed, free = _shown(self.needed(self._given or self._even(self.layers))), _shown(self._free)
             raise BackendError(
                 f"device {self._stages[0].name}: {self.layers} of {self.n_layer} layers take {needed} GiB, but "
                 f"{free} GiB are free: {self.advice(fitting)}"
@@ -194,9 +195,10 @@ class Placement:
         log.warning("%d of %d layers fit the GPU's memory; the others run on the CPU", fitting, self.n_layer)
         return self.divided(fitting) or self._even(0)
 
-    @staticmethod
-    def advice(layers: int) -> str:
+    def advice(self, layers: int) -> str:
         """What to do where memory is short and this many layers would fit."""
+        if self._stages[0].communicator is not None:
+            return "more ranks or stages have less each, as has a smaller --ctx-size"
         return f"--gpu-layers {layers} would fit" if layers else "none fits: try a smaller --ctx-size, or --device cpu"
 
     def advice_after(self) -> str:
@@ -209,6 +211,8 @@ class Placement:
         do not fit."""
         counts, tried = self._even(layers), list[tuple[int, ...]]()
         bounded = any(isinstance(b, BoundedBackend) for b in self._stages)
+        if self._given is not None:
+            return self._given if self._fits(self._given) else None
         if not layers or (len(counts) == 1 and not bounded):
             return counts
         sizes, joined = self._last(layers)
@@ -219,7 +223,10 @@ class Placement:
             if found is None or found == counts:
                 return found
             counts = found
-        return next((c for c in tried if all(n <= f for n, f in zip(self.needed(c), self._free, strict=True))), None)
+        return next(filter(self._fits, tried), None)
+
+    def _fits(self, counts: tuple[int, ...]) -> bool:
+        return all(needed <= free for needed, free in zip(self.needed(counts), self._free, strict=True))
 
     def _even(self, layers: int) -> tuple[int, ...]:
         """How many layers each stage would have if bytes of layers were all."""

@@ -163,9 +163,10 @@ class RankGroup:
             if shared.failure:
                 return
             try:
-                shared.communicators = meet(store, self.device, 0, ranks, stages)
-                for outer, inner in zip(self.communicators, shared.communicators, strict=True):
+                found = meet(store, self.device, 0, ranks, stages)
+                for outer, inner in zip(self.communicators, found, strict=True):
                     outer.inner = inner
+                shared.communicators = found
             except Exception as error:
                 shared.fail(f"the ranks did not find each other: {error}")
             with shared.changed:

@@ -36,7 +36,7 @@ def load_model(options: EngineOptions) -> Model:
         kv_memory = usual_kv_memory(options, spec, backends[: options.pipeline])
     config = EngineConfig(
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, pipeline=options.pipeline,
-        kv_memory=kv_memory, max_sequences=options.max_sequences,
+        kv_memory=kv_memory, max_sequences=options.max_sequences, weight_cache=options.weight_cache,
         speculate=options.speculate or usual_speculation(backends[0]),
     )
     with on_terminal():

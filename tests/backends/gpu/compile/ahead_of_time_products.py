@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token, SplitK
+from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts import mma_kernel as experts_mma
 from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsMmaShape, ExpertsShape
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
-from octavo.backends.gpu.matmul.matvec.float_mma_kernel import float_mma_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec.matvec_shape import FloatMmaShape, MatvecShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq import quantize_kernel
@@ -105,11 +104,6 @@ PRODUCTS: Kernels = {
                       {"w": "*bf16", "x": Matrix("*bf16", "i32"), "y": ROWS, "experts": "i32"}),
     "float_matvec": (float_matvec_kernel, {"BLOCK_N": 8, "BLOCK_K": 512}, 8,
                      {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
-    "float_mma": (float_mma_kernel, {"k": 4096, "shape": FloatMmaShape(1, 1, 8, 1), "KIND": "bf16"}, 8,
-                  {"w": "*bf16", "x": Matrix("*bf16", "i32"), "terms": (ROWS,), "y": ROWS, "splits": None}),
-    "float_mma_16": (float_mma_kernel, {"k": 14336, "shape": FloatMmaShape(2, 2, 8, 2), "KIND": "f16"}, 8,
-                     {"w": "*fp16", "x": Matrix("*fp16", "i32"), "terms": (), "y": ROWS,
-                      "splits": SplitK("*fp32", "*i32")}),
     "f16_scales": (w4a16_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),
     "reorder": (w4a16_hopper.reorder_kernel, {"B": 2048}, 4, {"out": "*fp16"}),
 }

@@ -46,7 +46,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "solve_delta": "wide", "gated_delta_chunks": "wide", "score_scan": "wide",
          "selective_scan_chunks": "wide", "selective_scan_chunks_256": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide",
-         "float_experts": "wide", "float_mma": "float", "float_mma_16": "float"}
+         "float_experts": "wide"}
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
          ("decode_512", "gfx1100"), ("prefill_512", "gfx1100"),
@@ -90,16 +90,13 @@ PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_
 CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
 """What gfx1100 has too few registers for."""
 OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)} | {"f16_scales"}
-MMA_FLOATS = ("float_mma", "float_mma_16")
-"""What takes no layout and is for NVIDIA's."""
-OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS, *MMA_FLOATS})
+OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
 """What takes no layout."""
 
 
 def others(target: str) -> tuple[str, ...]:
     """Kernels that take no layout and that a target has."""
-    more = MMA_FLOATS if target.startswith("sm_") else ()
-    return (*OTHERS, *more) if target == "gfx1100" else (*OTHERS, *CHUNKS, *more)
+    return OTHERS if target == "gfx1100" else (*OTHERS, *CHUNKS)
 
 
 def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:
@@ -157,7 +154,7 @@ def test_each_kernel_has_a_row() -> None:
                for name in re.findall(r"^@\w+\.jit.*\ndef (\w+_kernel)\(", path.read_text(), re.MULTILINE)]
     assert len(kernels) > 70
     assert [name for name in kernels if not re.search(rf"\b{name}\b", text)] == []
-    assert set(KERNELS) == {*OTHERS, *CHUNKS, *MMA_FLOATS, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME}
+    assert set(KERNELS) == {*OTHERS, *CHUNKS, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME}
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ def test_out_of_memory_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(torch, "full", full)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (5 << 20, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 << 20, 80 << 30))
     with pytest.raises(DeviceMemoryError, match=r"not enough memory for values: 5 MiB of 81920 MiB are free"):
         backend.allocate(1 << 10)
 

@@ -38,12 +38,12 @@ def floats(name: str, *shape: int, seed: int = 0) -> tuple[Any, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize(("tokens", "k"), [(1, 264), (2, 264), (9, 264), (2, 320), (9, 192), (16, 64)])
-def test_products(name: str, tokens: int, k: int) -> None:
-    """With a term, against float64; the library, or a kernel of few tokens, is given the weights' own memory."""
-    c, (w, exact) = Context(target()), floats(name, 19, k)
+@pytest.mark.parametrize("tokens", [1, 2, 9])
+def test_products(name: str, tokens: int) -> None:
+    """With a term, against float64; the library is given the weights' own memory."""
+    c, (w, exact) = Context(target()), floats(name, 19, 264)
     rng = np.random.default_rng(tokens)
-    x = torch.from_numpy(rng.standard_normal((tokens, k), np.float32)).to(c.target.device)
+    x = torch.from_numpy(rng.standard_normal((tokens, 264), np.float32)).to(c.target.device)
     given = x if tokens == 1 else x.to(TYPES[name])
     term = torch.ones((tokens, 19), device=c.target.device)
     y = torch.full((tokens, 19), torch.nan, device=c.target.device)
@@ -65,11 +65,11 @@ def test_activations_of_other_types_are_rounded_once(monkeypatch: pytest.MonkeyP
         library(x, w, y, **more)
 
     monkeypatch.setattr(matmul, "library_product", watched)
-    c, x = Context(target()), torch.randn(17, 64, device=target().device)
+    c, x = Context(target()), torch.randn(3, 64, device=target().device)
     fmt, raw = float8_format(32), np.arange(5 * 64, dtype=np.uint8).reshape(5, 64) % 127
     stored = QTensor(fmt, (5, 64), planes_packed(Planes(raw, d=np.ones((5, 2), np.float32)), fmt))
     weights: list[Any] = [load(stored, x.device.type) for _ in range(2)]
-    calls = [matmul.product(c, w, x, torch.empty(17, 5, device=x.device), ()) for w in weights]
+    calls = [matmul.product(c, w, x, torch.empty(3, 5, device=x.device), ()) for w in weights]
     assert [len(of_one) for of_one in calls] == [2, 1]
     for call in (*calls[0], *calls[1]):
         call()

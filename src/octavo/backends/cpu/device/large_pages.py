@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from octavo.formats.spec import U8
+
+log = logging.getLogger("octavo")
 
 
 def zeroed(nbytes: int) -> U8:
@@ -29,6 +35,39 @@ def zeroed(nbytes: int) -> U8:
 FIRST, LARGEST = 1 << 21, 1 << 28
 
 
+class Region(Protocol):
+    """Room for the data of a weight, filled part by part."""
+
+    def part(self, start: int, stop: int) -> AbstractContextManager[U8]:
+        """Zeros to fill, which are its bytes `start` to `stop` when the block ends."""
+
+    def array(self) -> U8:
+        """All of it, once its parts are filled."""
+
+
+class Room(Protocol):
+    """Where packed weights go."""
+
+    def region(self, nbytes: int) -> Region:
+        """Room for a weight's data. Raises MemoryError or OSError."""
+
+    def tell_not_finite(self, name: str) -> None:
+        """Warn of NaN or Inf in the scales or values of a tensor."""
+
+
+class Memory(NamedTuple):
+    """A region in memory."""
+
+    data: U8
+
+    @contextmanager
+    def part(self, start: int, stop: int) -> Iterator[U8]:
+        yield self.data[start:stop]
+
+    def array(self) -> U8:
+        return self.data
+
+
 class Arena:
     """Memory for many arrays side by side in large pages, which ends with the last of them.
 
@@ -37,6 +76,12 @@ class Arena:
 
     def __init__(self) -> None:
         self._left, self._size = zeroed(0), FIRST
+
+    def region(self, nbytes: int) -> Memory:
+        return Memory(self.take(nbytes))
+
+    def tell_not_finite(self, name: str) -> None:
+        log.warning("tensor %s holds NaN or Inf", name)
 
     def take(self, nbytes: int) -> U8:
         """Zeros that begin at a cache line."""

@@ -13,12 +13,16 @@ from octavo.graph.node import Node
 
 def weight_bytes(nodes: Sequence[Node]) -> int:
     """Bytes of the weights that `nodes` read, as they are packed; each once."""
+    return sum(map(packed_bytes, weights_of(nodes)))
+
+
+def weights_of(nodes: Sequence[Node]) -> list[QTensor]:
+    """The weights that `nodes` read, each once."""
     leaves = (i for n in nodes for i in n.inputs if i.op == "weight")
-    tensors = {id(leaf.tensor): leaf.tensor for leaf in leaves}.values()
-    return sum(map(_packed_bytes, tensors))
+    return list({id(leaf.tensor): leaf.tensor for leaf in leaves}.values())
 
 
-def _packed_bytes(tensor: QTensor) -> int:
+def packed_bytes(tensor: QTensor) -> int:
     """Bytes of a weight in its kernels' layout. Scales may turn out to need more, when they are read: never less."""
     if len(tensor.shape) == 1:
         return 4 * tensor.size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.device.large_pages import Arena
+from octavo.backends.cpu.device.large_pages import Room
 from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, MinimumKind, ScaleKind, TiledLayout
 from octavo.backends.cpu.weights.pack_kernel import pack_kernel
@@ -24,8 +23,6 @@ from octavo.formats.scalars import E4M3_NUMBER
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 from octavo.jit import host_cpu
 from octavo.jit.program import KernelCall, address
-
-log = logging.getLogger("octavo")
 
 CHUNK_VALUES = 1 << 19  # values packed at a time: few enough that what is unpacked beside them stays in the cache
 
@@ -66,27 +63,30 @@ class TiledFloatWeight:
         return 0 if self.scale is None else address(self.scale)
 
 
-def pack(tensor: QTensor, threads: int, arena: Arena) -> TiledWeight | TiledFloatWeight:
+def pack(tensor: QTensor, threads: int, room: Room) -> TiledWeight | TiledFloatWeight:
     """A matrix [n, k], or experts [E, n, k], in the layout of its kernels. Raises QuantFormatError for odd groups."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
     tensor = tensor.stored()
     if tensor.format.number is not None or k % STEP:
-        return _pack_float(tensor, experts, n, k, threads, arena)
+        return _pack_float(tensor, experts, n, k, threads, room)
     layout, table = _layout(tensor)
     shape = experts, -(-n // ROWS), layout.tile_bytes(k)
-    data = arena.take(math.prod(shape)).reshape(shape)
+    region, tile = room.region(math.prod(shape)), shape[-1]
     decode_table = bool(tensor.format.table) and layout.table is None
     finite: list[bool] = []
 
     def work(part: tuple[int, slice]) -> None:
         expert, span = part
-        rows, out = _rows(tensor, expert, span), data[expert, span.start // ROWS : -(-span.stop // ROWS)]
-        finite.append(_pack_rows(tensor.format, layout, rows, out, decode_table))
+        first = expert * shape[1]
+        with region.part((first + span.start // ROWS) * tile, (first + -(-span.stop // ROWS)) * tile) as out:
+            rows = _rows(tensor, expert, span)
+            finite.append(_pack_rows(tensor.format, layout, rows, out.reshape(-1, tile), decode_table))
 
     _run(work, _parts(experts, n, k), threads)
-    _warn_unless(all(finite), tensor)
-    return TiledWeight(layout, n, k, data, table)
+    if not all(finite):
+        room.tell_not_finite(tensor.name)
+    return TiledWeight(layout, n, k, region.array().reshape(shape), table)
 
 
 def _pack_rows(fmt: BlockFormat, layout: TiledLayout, rows: U8, out: U8, decode_table: bool) -> bool:
@@ -247,11 +247,6 @@ def _exponents(d: F32) -> U8:
     return ((d.view(np.uint32) >> 23) & 0xFF).astype(np.uint8)
 
 
-def _warn_unless(finite: bool, tensor: QTensor) -> None:
-    if not finite:
-        log.warning("tensor %s holds NaN or Inf", tensor.name)
-
-
 def _as_bytes(values: AnyArray, kind: MinimumKind) -> U8:
     if kind == "zero":
         return np.ascontiguousarray(values)
@@ -261,7 +256,7 @@ def _as_bytes(values: AnyArray, kind: MinimumKind) -> U8:
     return np.ascontiguousarray(values.astype(dtype)).view(np.uint8)
 
 
-def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, arena: Arena) -> TiledFloatWeight:
+def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, room: Room) -> TiledFloatWeight:
     kind: Kind = "f32"
     if tensor.format.is_float and tensor.format.bits == 16:
         kind = "f16" if tensor.format.fields[0].dtype == np.dtype("<f2") else "bf16"
@@ -270,7 +265,7 @@ def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, are
     dtype = np.dtype(f"<u{WIDTH[kind]}") if kind != "f32" else np.dtype("<f4")
     tiles = -(-n // ROWS)
     shape = experts, tiles, k, ROWS
-    data = arena.take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+    region, tile = room.region(math.prod(shape) * dtype.itemsize), k * ROWS * dtype.itemsize
     groups = k // tensor.format.group if kind == "e4m3" else 1
     scale = np.zeros((tiles, groups, ROWS), np.float32) if kind == "e4m3" else None
     finite: list[bool] = []
@@ -293,11 +288,14 @@ def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, are
         finite.append(_is_finite(values, kind) if scale is None else _is_finite(d, "f32"))
         padded = np.zeros((-(-len(values) // ROWS) * ROWS, k), dtype)
         padded[: len(values)] = values
-        first = span.start // ROWS
-        data[expert, first : first + len(padded) // ROWS] = padded.reshape(-1, ROWS, k).transpose(0, 2, 1)
+        first = expert * tiles + span.start // ROWS
+        with region.part(first * tile, (first + len(padded) // ROWS) * tile) as out:
+            out.view(dtype).reshape(-1, k, ROWS)[...] = padded.reshape(-1, ROWS, k).transpose(0, 2, 1)
 
     _run(work, _parts(experts, n, k), threads)
-    _warn_unless(all(finite), tensor)
+    if not all(finite):
+        room.tell_not_finite(tensor.name)
+    data = region.array().view(dtype).reshape(shape)
     return TiledFloatWeight(kind, n, k, data, scale, tensor.format.group if groups > 1 else 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsMmaShape, ExpertsShape
-from octavo.backends.gpu.matmul.matvec.matvec_shape import FloatMmaShape, MatvecShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS, MMA_MIN_TOKENS, DotShape, MmaShape
 from octavo.backends.gpu.matmul.product import Product, Shape
@@ -26,10 +26,6 @@ from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
 from octavo.backends.gpu.weights.layout import PlaneLayout
 
 Kind = Literal["q8_1", "f16"]
-FLOAT_MMA_MAX_TOKENS = 16
-"""The most tokens of a product by weights of 16 bits whose fragments are loaded straight from memory."""
-MULTIPROCESSORS = 132
-"""Of an H200."""
 FLOAT_MATVEC_MAX_TOKENS = 1
 """The most tokens of a matvec by weights that are floats; more are the library's, with tensor cores."""
 SLAB_VALUES = 28 << 20
@@ -142,18 +138,6 @@ def portable_experts(layout: PlaneLayout | None, n: int, kp: int, average: float
     p = Product(layout or BYTES, n, kp, max(1, int(average)), arch)
     shape: ExpertsShape = choose("experts", p, ExpertsShape)
     return shape
-
-
-def float_mma(n: int, k: int, tokens: int, weights: Any, arch: str) -> FloatMmaShape | None:
-    """The shape of a product of a few tokens by weights [n, k] of 16 bits, or None for the library's."""
-    whole = weights.element_size() == 2 and weights.stride(0) == k and weights.data_ptr() % 16 == 0 and k % 64 == 0
-    if not whole or arch.startswith("gfx") or not 1 < tokens <= FLOAT_MMA_MAX_TOKENS:
-        return None
-    if arch == "interpreter":
-        return FloatMmaShape(1, -(-tokens // 8), 2, 1)
-    row_tiles = -(-tokens // 8)
-    programs = n // (16 * row_tiles)
-    return FloatMmaShape(row_tiles, row_tiles, 8, 1 if programs >= 2 * MULTIPROCESSORS or k < 8192 else 2)
 
 
 def unpacking(kp: int) -> tuple[int, int]:

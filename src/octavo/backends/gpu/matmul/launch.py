@@ -16,9 +16,8 @@ from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
-from octavo.backends.gpu.matmul.matvec.float_mma_kernel import float_mma_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec.matvec_shape import MATVEC_MAX_TOKENS, FloatMmaShape, MatvecShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MATVEC_MAX_TOKENS, MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
@@ -37,7 +36,6 @@ TF32_MIN_ROWS = 512
 SMALL_MATRIX, SMALL_MATRIX_TOKENS = 1 << 19, 16
 """Values of a matrix of f32 (a router's) that programs of each token read from the cache sooner than the library begins
 its two launches; and tokens up to which that is so."""
-HALVES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 MOST_PAIRED = 2048
 """Values of a row up to which products by two matrices with different layouts are one launch; longer ones lose."""
 
@@ -247,8 +245,6 @@ def _float_product(
             calls.append(c.launch(activations.float_kernel, (len(x), -(-w.k // 1024)), Source(matrix(x)),
                                   matrix(rounded), None, w.k, w.k, KIND="values", B=1024))
         x = rounded
-    if shape := dispatch.float_mma(w.n, w.k, len(x), weights, c.target.arch):
-        return [*calls, _float_mma(c, shape, weights, x, y, terms)]
     if terms and terms[-1].data_ptr() == y.data_ptr():
         return [*calls, partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]
     return [*calls, partial(library_product, x, weights, y), *_added(c, y, terms)]
@@ -262,19 +258,6 @@ def _float_matvec(
     return c.launch(
         float_matvec_kernel, (-(-w.n // rows), len(y)), w.data, matrix(x), experts, _matrices(terms), matrix(y), w.n,
         w.k, BLOCK_N=rows, BLOCK_K=min(512, 1 << (w.k - 1).bit_length()), warps=warps,
-    )
-
-
-def _float_mma(
-    c: Context, shape: FloatMmaShape, weights: torch.Tensor, x: torch.Tensor, y: torch.Tensor,
-    terms: Sequence[torch.Tensor],
-) -> Call:
-    n, k = weights.shape
-    tiles = -(-n // (16 * shape.row_tiles))
-    splits = c.split_k(tiles, 128 * shape.row_tiles * shape.token_tiles, shape.split_k)
-    return c.launch(
-        float_mma_kernel, (tiles, shape.split_k), weights, matrix(x), _matrices(terms), matrix(y), splits, n, len(x),
-        k=k, shape=shape, KIND=HALVES[weights.dtype], ASM=c.target.asm, warps=shape.warps,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends import row_products
-from octavo.backends.cpu.device.large_pages import Arena
+from octavo.backends.cpu.device.large_pages import Room
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.w8a8 import int8_kernel as kernels
 from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens, rows_of, whole
@@ -30,8 +29,6 @@ from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall, address
 from octavo.jit.simd.integers import INT4, INT4_GROUPS, INT8, OFFSETS
-
-log = logging.getLogger("octavo")
 
 CHUNK_VALUES = 1 << 20
 
@@ -63,20 +60,22 @@ def is_row_weight(tensor: QTensor) -> bool:
     return len(tensor.shape) == 2 and tensor.format.per_row and tensor.format.number is None
 
 
-def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> TiledRowWeight:
+def pack_rows(tensor: QTensor, threads: int, room: Room) -> TiledRowWeight:
     """A matrix in the layout of the kernels, packed some rows at a time."""
     n, k = tensor.shape
     fmt, stored = tensor.format, tensor.stored()
     kind = INT8 if fmt.bits == 8 else INT4_GROUPS if fmt.folds else INT4
     width = whole(k) if kind == INT8 else k // 2
-    codes = arena.take(n * width).reshape(n, width)
+    region = room.region(n * width)
     groups = np.empty((n, k // fmt.group), np.float16) if kind == INT4_GROUPS else None
     scale = np.zeros(whole_vectors(n), np.float32)
 
     def work(part: slice) -> bool:
         planes = unpack(QTensor(fmt, (part.stop - part.start, k), stored.rows(part)))
         assert planes.d is not None
-        codes[part] = _bytes(planes, width) if kind == INT8 else pack_int4(planes.q ^ np.uint8(8))
+        with region.part(part.start * width, part.stop * width) as out:
+            codes = _bytes(planes, width) if kind == INT8 else pack_int4(planes.q ^ np.uint8(8))
+            out.reshape(-1, width)[...] = codes
         scale[part] = planes.d[:, 0]
         if groups is not None:
             assert planes.sc is not None
@@ -86,8 +85,9 @@ def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> TiledRowWeight:
     with ThreadPoolExecutor(threads) as pool:
         finite = list(pool.map(work, chunks(n, k, CHUNK_VALUES)))
     if not all(finite):
-        log.warning("tensor %s holds NaN or Inf", tensor.name)
-    return TiledRowWeight(kind, n, k, codes.view(np.int8) if kind == INT8 else codes, groups, scale)
+        room.tell_not_finite(tensor.name)
+    data = region.array().reshape(n, width)
+    return TiledRowWeight(kind, n, k, data.view(np.int8) if kind == INT8 else data, groups, scale)
 
 
 def _bytes(planes: Planes, width: int) -> U8:

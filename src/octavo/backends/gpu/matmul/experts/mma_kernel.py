@@ -8,8 +8,9 @@ Tile:
     slots    | expert 0: 1 pair, 7 empty | expert 1: 2 pairs, 6 empty | expert 3: ...
     q8_1     codes and scales of a pair's row at its slot
     program  (rows, tile): W [16 or more rows of the tile's expert, K] @ x^T [K, 8 or more slots]
-Bound: bytes of the experts that have pairs.
-Tried: nothing else.
+Bound: instructions of decoding and of scales, four a weight: gate of gpt-oss 20B in MXFP4 with 32 and 128 pairs at 38%
+    and 40% of the read limit of an H200 (bench/results/gpu-experts-2026-11-30.json).
+Tried: docs/log.md: "A matvec for each pair is hard to beat with few of them".
 Twin: `octavo.backends.reference.ops.mul_mat_id`
 
 What is at a slot without a pair is whatever was there; its results are not stored.

@@ -1,4 +1,4 @@
-"""Programs of `matvec_kernel` and of `float_mma_kernel`."""
+"""Programs of `matvec_kernel`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from octavo.backends.gpu.launch.arguments import Constant
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 
 MATVEC_MAX_TOKENS = 4
 """The most tokens of a matvec, which needs no tensor cores."""
-
-
-@dataclass(frozen=True)
-class FloatMmaShape(Constant):
-    """A program of `float_mma_kernel`.
-
-    row_tiles    tiles of 16 rows of weights
-    token_tiles  tiles of 8 tokens
-    warps        each takes a part of K
-    split_k      programs of a tile
-    """
-
-    row_tiles: int
-    token_tiles: int
-    warps: int
-    split_k: int
 
 
 @dataclass(frozen=True)

@@ -316,8 +316,8 @@ def summed(a, b, WARPS: tl.constexpr, PAIR: tl.constexpr):
 
 
 @triton.jit
-def store(acc, terms, y, splits, start, wanted, n, n_tokens, FACTOR: tl.constexpr, SHAPE: tl.constexpr):
-    """y = FACTOR * acc, summed over warps and programs, + terms: rows from `start`, stored only from `wanted` on."""
+def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constexpr, SHAPE: tl.constexpr):
+    """y = acc, summed over warps and programs, + terms: rows from `start` on, but stored only from `wanted` on."""
     TILES: tl.constexpr = SHAPE.row_tiles * SHAPE.token_tiles
     PAIR: tl.constexpr = 2 if TILES > 1 else 1  # tiles that are added up at once
     SIZE: tl.constexpr = 128 * TILES  # results of a program
@@ -329,8 +329,8 @@ def store(acc, terms, y, splits, start, wanted, n, n_tokens, FACTOR: tl.constexp
     out = ()
     for i in tl.static_range(0, TILES, PAIR):
         total = summed(acc[i], acc[i + PAIR - 1], SHAPE.warps, PAIR)  # [32, 2, 2, PAIR]
-        if FACTOR != 1.0:
-            total *= FACTOR
+        if LAYOUT.factor != 1.0:
+            total *= LAYOUT.factor
         if SHAPE.split_k > 1:
             tl.store(splits.partial + mine + (split * SIZE + i * 128), total)
         out = out + (total,)  # noqa: RUF005
@@ -379,4 +379,4 @@ def mmq_mma_kernel(
             at = tl.minimum(at, n - 1)
         row = row + (at,)  # noqa: RUF005
     acc = products(w, x, row, (g, t), warp, tl.program_id(1), n_tokens, shape, STRIDE, ASM, PDL)
-    store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT.factor, shape)
+    _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT, shape)

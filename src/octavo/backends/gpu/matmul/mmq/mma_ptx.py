@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 
 from octavo.backends.gpu.matmul.matvec.int8_dot import MAGIC, dot4
-from octavo.backends.gpu.weights.decode import half_pair
 
 _MMA = """mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {$0, $1, $2, $3}, """
 MMA = tl.constexpr(f"""{{ .reg .b32 m; mov.b32 m, 0x4B400000;
@@ -19,10 +18,6 @@ MMA = tl.constexpr(f"""{{ .reg .b32 m; mov.b32 m, 0x4B400000;
 {_MMA} {{$6, $10, $7, $11}}, {{$14, $15}}, {{$0, $1, $2, $3}}; }}""")
 MMA_TF32 = tl.constexpr("""mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32
 {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};""")
-
-_HALVES = """mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32
-{{$0, $1, $2, $3}}, {{$4, $5, $6, $7}}, {{$8, $9}}, {{$10, $11, $12, $13}};"""
-MMA_BF16, MMA_F16 = (tl.constexpr(_HALVES.format(kind)) for kind in ("bf16", "f16"))
 
 
 @triton.jit
@@ -65,36 +60,6 @@ def mma_tf32(a, b, c, ASM: tl.constexpr):
     else:
         d = _plain(a, b)
         out = (c[0] + d[0], c[1] + d[1], c[2] + d[2], c[3] + d[3])
-    return out
-
-
-@triton.jit
-def _floats(words, KIND: tl.constexpr):
-    """The low and the high halves of words, bfloat16 or float16, in float32."""
-    low, high = (), ()
-    for i in tl.static_range(len(words)):
-        if KIND == "bf16":
-            pair = (words[i] << 16).to(tl.float32, bitcast=True), (words[i] & -65536).to(tl.float32, bitcast=True)
-        else:
-            pair = half_pair(words[i])
-        low, high = low + (pair[0],), high + (pair[1],)  # noqa: RUF005
-    return low, high
-
-
-@triton.jit
-def mma_halves(a, b, c, KIND: tl.constexpr, ASM: tl.constexpr):
-    """c + the product over 16 values of type KIND, two a word: lanes hold words t and t + 4 of rows g and g + 8 and of
-    token g."""
-    if ASM == "ptx":
-        out = tl.inline_asm_elementwise(
-            MMA_BF16 if KIND == "bf16" else MMA_F16, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
-            [a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]],
-            dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
-        )
-    else:
-        near, far = _floats(a, KIND), _floats(b, KIND)
-        d, e = _plain(near[0], far[0]), _plain(near[1], far[1])
-        out = (c[0] + d[0] + e[0], c[1] + d[1] + e[1], c[2] + d[2] + e[2], c[3] + d[3] + e[3])
     return out
 
 
