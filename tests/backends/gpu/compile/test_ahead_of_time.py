@@ -60,6 +60,8 @@ NEWER = tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 LITTLE = {
     ("token_fp8_static", "sm_80"): 12, ("latent_int4", "sm_80"): 16, ("experts_wide", "sm_80"): 44,
     ("mmq_dot", "sm_90"): 16,
+    ("experts_mma", "sm_80"): 28, ("experts_mma", "sm_90"): 48, ("experts_mma", "sm_100"): 28,
+    ("experts_mma_16", "sm_80"): 8, ("experts_mma_16", "sm_90"): 48, ("experts_mma_16", "sm_100"): 24,
     ("mmq_mma_32", "sm_100"): 32, ("unpack_int8_dynamic", "sm_100"): 8,
     ("mmq_dot", "gfx1100"): 24, ("experts", "gfx1100"): 25, ("experts_wide", "gfx1100"): 25,
     ("matvec_id_wide", "gfx1100"): 17, ("decode_window", "gfx1100"): 13,
