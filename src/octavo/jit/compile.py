@@ -20,6 +20,7 @@ from typing import Any
 from numba import njit, types
 from numba.core.ccallback import CFunc
 
+from octavo.jit import host_cpu
 from octavo.jit.argument_record import Record
 from octavo.jit.kernel_cache import sources
 from octavo.jit.numba_pipeline import InnerCompiler, KernelCompiler
@@ -85,6 +86,7 @@ class Kernel:
     def _unmade(self) -> Any:
         key = _key(self.factory, self.constants)
         function = _named(self.factory(*self.constants), key)
+        host_cpu.codegen()
         pipeline: Any = KernelCompiler
         options = {"error_model": "numpy", "fastmath": FAST}
         compiled: Any = CFunc(function, self._signature, locals={}, options=options, pipeline_class=pipeline)

@@ -23,11 +23,11 @@ from typing import Any
 import llvmlite
 import numba
 from numba.core.compiler import CompileResult
-from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 from octavo.io.locks import try_lock
+from octavo.jit.host_cpu import codegen
 from octavo.jit.kernel_cache import NOT_KEPT, kept, kernel_folder, warn_once
 
 DIGEST_BYTES = 32
@@ -35,11 +35,6 @@ WAIT_S, POLL_S = 60.0, 0.02
 """A kernel takes seconds to compile. A process that holds its lock for longer was stopped, and is not waited for."""
 
 VERSIONS = f"{platform.python_implementation()} {sys.version_info[:2]} {numba.__version__} {llvmlite.__version__}"
-
-
-def codegen() -> Any:
-    """What Numba generates code with."""
-    return cpu_target.target_context.codegen()
 
 
 class Mark:
