@@ -99,7 +99,7 @@ def test_a_backend_that_does_not_know_its_kernels_is_left_alone(random_path: str
 
 def test_a_stand_in_takes_no_memory(random_path: str) -> None:
     of = CpuBackend(threads=1)
-    made = stand_in.StandInBackend(1, stored_code.Mark("x"))
+    made = stand_in.StandInBackend(of, stored_code.Mark("x"))
     for tensor in weights_of(engine(random_path).graph.nodes):
         stored, real = made.load(tensor), of.load(tensor)
         assert type(stored) is type(real)

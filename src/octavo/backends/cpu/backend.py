@@ -133,7 +133,7 @@ class CpuBackend(HostMemory):
             return None
         from octavo.backends.cpu.stand_in import StandInBackend
 
-        return StandInBackend(self.threads, mark)
+        return StandInBackend(self, mark)
 
     def begin_loading(self) -> None:
         self._arena = Arena()

@@ -11,33 +11,53 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.backend import CpuBackend, CpuBinder
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.w8a8.activations import whole
 from octavo.backends.cpu.matmul.w8a8.gemm import whole_vectors
 from octavo.backends.cpu.matmul.w8a8.row_scales import TiledRowWeight, is_row_weight, row_kind
 from octavo.backends.cpu.weights.layout import ROWS, STEP
 from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight, float_kind, forecast_layout, packing_of
+from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor
 from octavo.formats.spec import U8, AnyArray
-from octavo.graph.node import Graph
+from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Call
 from octavo.jit.compile import Kernel
 from octavo.jit.parallel_compile import compile_together
-from octavo.jit.program import KernelCall
 from octavo.jit.stored_code import Mark
 
 
-class StandInBackend(CpuBackend):
+class StandInBackend(HostMemory):
     """Stands in for a `CpuBackend`; `kernels` are those of the weights loaded and the plans bound so far, in order."""
 
-    def __init__(self, threads: int, mark: Mark) -> None:
-        super().__init__(threads=threads)
-        self._mark = mark
+    name, chooses = "cpu", True
+
+    def __init__(self, of: Any, mark: Mark) -> None:
+        self._of, self._mark = of, mark
+        self.fusions: frozenset[str] = of.fusions
+        self.quantizes: frozenset[str] = of.quantizes
         self.kernels: dict[Kernel, None] = {}
+
+    def supports(self, node: Node) -> tuple[bool, str]:
+        found: tuple[bool, str] = self._of.supports(node)
+        return found
+
+    def activation(self, weight: QTensor, op: str) -> DType:
+        found: DType = self._of.activation(weight, op)
+        return found
+
+    def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
+        return int(self._of.nbytes(shape, dtype))
+
+    def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        return self._of.view(memory, offset, shape, dtype)
+
+    def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> Any:
+        return self._of.alias(node, value, shape)
 
     def compile(self) -> None:
         """Compile those that are not on disk yet, on all cores at once."""
-        compile_together(self.kernels, self.threads)
+        compile_together(self.kernels, self._of.threads)
         self._mark.set()
 
     def load(self, tensor: QTensor) -> Any:
@@ -62,35 +82,33 @@ class StandInBackend(CpuBackend):
     def allocate(self, nbytes: int) -> U8:
         return np.empty(nbytes, np.uint8)
 
-    def cache(self, shape: tuple[int, ...], dtype: Any, static: Any = None) -> AnyArray:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: Any = None) -> AnyArray:
         return _array(shape, np.uint8)
 
     def states(self, shape: tuple[int, ...]) -> AnyArray:
         return _array(shape, np.float32)
 
     def begin_plan(self, graph: Graph) -> StandInBinder:
-        return StandInBinder(self)
+        return StandInBinder(self._of, self.kernels)
 
 
-class StandInBinder(CpuBinder):
-    """Notes the kernels of the calls of a plan."""
+class StandInBinder:
+    """Notes the kernels of a plan's calls, none of which is made."""
 
-    def __init__(self, backend: StandInBackend) -> None:
-        super().__init__(backend)
-        self._kernels = backend.kernels
+    def __init__(self, of: Any, kernels: dict[Kernel, None]) -> None:
+        self._of, self._kernels, self._shared = of, kernels, PlanMemory()
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        for call in self._of.kernel_calls(node, inputs, out, self._shared):
+            self._kernels |= dict.fromkeys((call.kernel, *call.other_kernels()))
+        return _nothing
 
     def finish(self) -> list[Call]:
-        self._note(self._calls)
-        self._calls, self._done = [], []
         return []
 
-    def _end_program(self) -> None:
-        self._note(self._calls)
-        super()._end_program()
 
-    def _note(self, calls: Sequence[KernelCall]) -> None:
-        for call in calls:
-            self._kernels |= dict.fromkeys((call.kernel, *call.other_kernels()))
+def _nothing() -> None:
+    return
 
 
 def _array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
