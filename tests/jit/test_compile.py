@@ -13,7 +13,7 @@ from octavo.jit import numba_pipeline
 
 
 def digest(file: Path) -> str:
-    return jit_compile._digest.__wrapped__(str(file))
+    return jit_compile.digest_of_sources.__wrapped__(str(file))
 
 
 def test_a_kernel_stands_for_its_package(tmp_path: Path) -> None:

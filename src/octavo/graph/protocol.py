@@ -160,6 +160,24 @@ class HostBackend(Backend, Protocol):
         """Bytes of the caches, when they are full, and of the states that `nodes` read."""
 
 
+class StandIn(Backend, Protocol):
+    """A backend that loads and computes nothing, on which plans are bound to learn which kernels they will run."""
+
+    def compile(self) -> None:
+        """Compile the kernels of all that was loaded and bound, unless they are there already."""
+
+
+@runtime_checkable
+class ForecastingBackend(Backend, Protocol):
+    """A backend that knows its kernels before any weight is read."""
+
+    def stand_in(self, plans: str) -> StandIn | None:
+        """What stands in for this backend to find them; None where they are known to be there.
+
+        plans  a text that is the same for the same plans
+        """
+
+
 @dataclass(frozen=True)
 class WeightSource:
     """What a model's weights are read from and made by, for backends that keep what they make of them.

@@ -20,6 +20,7 @@ from typing import Any
 from numba import njit, types
 from numba.core.ccallback import CFunc
 
+from octavo.jit import host_cpu
 from octavo.jit.argument_record import Record
 from octavo.jit.kernel_cache import sources
 from octavo.jit.numba_pipeline import InnerCompiler, KernelCompiler
@@ -31,13 +32,15 @@ FAST = {"nsz", "arcp", "contract", "reassoc"}
 _ONE = RLock()
 
 
-def kernels(record: Record | Callable[..., Record]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def kernels(
+    record: Record | Callable[..., Record], *, long: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a factory return kernels, void(arguments, task); equal constants give the same one.
 
     The arguments are a `record`, whose fields the kernel's function reads by their names; or one for each choice of
-    constants, which a function makes.
+    constants, which a function makes. Kernels that take long to compile are the first of those compiled together.
     """
-    return partial(_factory_of_kernels, record)
+    return partial(_factory_of_kernels, record, long)
 
 
 class Kernel:
@@ -45,10 +48,13 @@ class Kernel:
 
     record    of its arguments
     factory   that makes its Python function of `constants`
+    long      whether it takes longer to compile than most
     """
 
-    def __init__(self, record: Record, factory: Callable[..., Any], constants: tuple[Any, ...]) -> None:
-        self.record, self.factory, self.constants = record, factory, constants
+    def __init__(
+        self, record: Record, factory: Callable[..., Any], constants: tuple[Any, ...], *, long: bool = False
+    ) -> None:
+        self.record, self.factory, self.constants, self.long = record, factory, constants, long
         self._compiled: Any = None
         self._asked: Any = None
 
@@ -80,6 +86,7 @@ class Kernel:
     def _unmade(self) -> Any:
         key = _key(self.factory, self.constants)
         function = _named(self.factory(*self.constants), key)
+        host_cpu.codegen()
         pipeline: Any = KernelCompiler
         options = {"error_model": "numpy", "fastmath": FAST}
         compiled: Any = CFunc(function, self._signature, locals={}, options=options, pipeline_class=pipeline)
@@ -99,14 +106,14 @@ class Kernel:
 
 
 def _factory_of_kernels(
-    record: Record | Callable[..., Record], factory: Callable[..., Callable[[Any, int], None]]
+    record: Record | Callable[..., Record], long: bool, factory: Callable[..., Callable[[Any, int], None]]
 ) -> Callable[..., Kernel]:
     made: dict[tuple[Any, ...], Kernel] = {}
 
     def make(*constants: Any) -> Kernel:
         if (found := made.get(constants)) is None:
             fields = record if isinstance(record, Record) else record(*constants)
-            found = made.setdefault(constants, Kernel(fields, factory, constants))
+            found = made.setdefault(constants, Kernel(fields, factory, constants, long=long))
         return found
 
     make.__doc__, make.__name__ = factory.__doc__, factory.__name__
@@ -137,11 +144,11 @@ def kept(compiled: Any) -> Any:
 
 
 def _store(function: Callable[..., Any], key: str) -> FunctionStore:
-    return FunctionStore(f"{key} {_digest(function.__code__.co_filename)}")
+    return FunctionStore(f"{key} {digest_of_sources(function.__code__.co_filename)}")
 
 
 @cache
-def _digest(path: str) -> str:
+def digest_of_sources(path: str) -> str:
     """Of the sources that a file's kernels may be made of: a backend, the package whose folder `kernels` it is in,
     or itself."""
     file = Path(path)

@@ -1,34 +1,80 @@
-"""What the CPU that Numba compiles for can do, as the kernels need to know it."""
+"""What kernels are compiled for: a level of CPUs, so that what is kept runs on every CPU of the level; and what the
+level can do, as the kernels need to know it.
+
+Numba would name the CPU that it runs on and all its features to LLVM. Kernels use no instruction above their level, so
+other features change nothing, and are off. The name of a CPU also decides how LLVM chooses and orders instructions, and
+that matters: see docs/log.md, "A level of CPUs is its features, and the name of one of them".
+"""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 Level = Literal["avx512vnni", "avxvnni", "avx2", "x86-64", "dotprod", "generic"]
 """The instructions that integer dot products use, best first; see `simd.dot4`."""
 
+V2 = frozenset("64bit cmov crc32 cx16 cx8 fxsr mmx popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3".split())
+V3 = V2 | frozenset("avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split())
+V4 = V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
+VNNI = V4 | {"avx512vnni"}
+FEATURES = (VNNI | {"amx-bf16", "amx-int8", "amx-tile", "avx512bf16"}, VNNI, V4, V3 | {"avxvnni"}, V3, V2)
+"""LLVM's features of the levels of x86-64, best first: those of the psABI, and what dot products need."""
+
+
+def target_of(found: str) -> str | None:
+    """The features to make code for on a CPU with the features `found`, as LLVM writes them.
+
+    The features are those of the best level that the CPU has all of; all others that LLVM knows are switched off, since
+    the name of a CPU switches some on. None where no level does as much as the kernels would do with what is found:
+    code is made for the very CPU there.
+    """
+    names, has = [f[1:] for f in found.split(",")], _on(found)
+    chosen = next((level for level in FEATURES if level <= has), None)
+    if chosen is None or _level_of(chosen) != _level_of(has):
+        return None
+    return ",".join(f"{'+' if name in chosen else '-'}{name}" for name in sorted(names))
+
+
+@cache
+def codegen() -> Any:
+    """What Numba generates code with: for the level of the host, unless NUMBA_CPU_NAME or NUMBA_CPU_FEATURES says what
+    for, or Numba has begun to compile for this very CPU."""
+    import llvmlite.binding
+    import numba
+    from numba.core.codegen import get_host_cpu_features
+    from numba.core.registry import cpu_target
+
+    config: Any = numba.config
+    if config.CPU_NAME is None and config.CPU_FEATURES is None and "_toplevel_target_context" not in vars(cpu_target):
+        llvmlite.binding.initialize_native_target()
+        if llvmlite.binding.get_process_triple().startswith("x86_64"):
+            config.CPU_FEATURES = target_of(get_host_cpu_features())  # type: ignore[no-untyped-call]
+    return cpu_target.target_context.codegen()
+
 
 @cache
 def features() -> frozenset[str]:
-    """Features that Numba generates code for: the host's, unless NUMBA_CPU_FEATURES or a generic CPU name says less."""
-    from numba.core.registry import cpu_target
+    """Features that Numba generates code for."""
+    return _on(codegen()._tm_features or "")
 
-    text: str = cpu_target.target_context.codegen()._tm_features or ""
-    return frozenset(f[1:] for f in text.split(",") if f.startswith("+"))
+
+def _on(found: str) -> frozenset[str]:
+    return frozenset(f[1:] for f in found.split(",") if f.startswith("+"))
 
 
 @cache
 def level() -> Level:
     """The best of the levels that the CPU has."""
-    from numba.core.registry import cpu_target
-
-    triple = cpu_target.target_context.codegen().magic_tuple()[0]
+    triple = codegen().magic_tuple()[0]
     found = features()
     if triple.startswith(("aarch64", "arm64")):
         return "dotprod" if "dotprod" in found else "generic"
-    if not triple.startswith("x86_64"):
-        return "generic"
+    return _level_of(found) if triple.startswith("x86_64") else "generic"
+
+
+def _level_of(found: frozenset[str]) -> Level:
+    """The best of the levels of x86-64 with these features."""
     if {"avx512vnni", "avx512bw", "avx512vl"} <= found:
         return "avx512vnni"
     if "avxvnni" in found:

@@ -8,6 +8,7 @@ does, and answer each with a byte. What one of them can't make this process make
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import pickle
 import subprocess
@@ -24,16 +25,19 @@ from octavo.jit.prepare import end_progress, expect, made_elsewhere
 if TYPE_CHECKING:
     from octavo.jit.compile import Kernel
 
+log = logging.getLogger("octavo")
+
 MIN_KERNELS = 2
 """Kernels for each process: to start one takes as long as to compile one."""
 MAX_PROCESSES = 16
 
 
 def compile_together(kernels: Iterable[Kernel], threads: int) -> None:
-    """Compile those of the kernels that are not on disk yet, in at most this many processes."""
-    missing = [kernel for kernel in dict.fromkeys(kernels) if not kernel.is_there]
+    """Compile those of the kernels that are not on disk yet, in at most this many processes, what takes long first."""
+    missing = sorted((k for k in dict.fromkeys(kernels) if not k.is_there), key=lambda k: not k.long)
     if not missing:
         return
+    start = time.perf_counter()
     expect(len(missing))
     others = min(threads, len(missing) // MIN_KERNELS, MAX_PROCESSES) - 1
     if others > 0 and kept() and sys.platform != "win32":
@@ -42,6 +46,7 @@ def compile_together(kernels: Iterable[Kernel], threads: int) -> None:
     for kernel in missing:
         _ = kernel.address
     end_progress()
+    log.info("%d kernels were made ready in %.2f s", len(missing), time.perf_counter() - start)
 
 
 def _share(missing: Sequence[Kernel], others: int) -> None:

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from octavo.errors import INSTALL_BASE, BackendError, import_failure
-from octavo.jit import clock
+from octavo.jit import clock, host_cpu
 from octavo.jit.clock import compile_seconds, spent
 from octavo.jit.kernel_cache import kept
 from octavo.progress import Line, tell
@@ -37,6 +37,7 @@ def prepare() -> None:
     llvmlite.binding.set_option("octavo", "-addr-sink-using-gep=false")
     config: Any = numba.config
     config.THREADING_LAYER = layer()
+    host_cpu.codegen()
 
 
 @cache

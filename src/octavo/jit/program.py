@@ -51,7 +51,8 @@ class KernelCall:
 
     `keep` is what else must live so long; `overlaps` says that the next call does not need what this one makes, and may
     start before it is done. An argument that is a kernel, or a call, is its address, set before the first run. Raises
-    TypeError for an argument that the kernel's record lacks, or that is not given.
+    TypeError for an argument that the kernel's record lacks, or that is not given. A tuple of kernels is an int64 array
+    of their addresses.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class KernelCall:
         tasks: int,
         keep: Sequence[Any] = (),
         /,
-        **arguments: int | float | AnyArray | Kernel | KernelCall,
+        **arguments: int | float | AnyArray | Kernel | KernelCall | tuple[Kernel, ...],
     ) -> None:
         self.kernel, self.tasks, self.overlaps = kernel, tasks, False
         self.others: dict[str, Any] = {n: value for n, value in arguments.items() if not isinstance(value, PLAIN)}
         given: dict[str, Any] = {**arguments, **dict.fromkeys(self.others, 0)}
         self.args: AnyArray = kernel.record.new(**given)
-        self._keep = keep, arguments
+        self._keep: tuple[Any, ...] = keep, arguments
 
     def other_kernels(self) -> Iterator[Kernel]:
         """Those that its arguments are addresses of."""
@@ -74,6 +75,8 @@ class KernelCall:
             if isinstance(other, KernelCall):
                 yield other.kernel
                 yield from other.other_kernels()
+            elif isinstance(other, tuple):
+                yield from other
             else:
                 yield other
 
@@ -81,9 +84,9 @@ class KernelCall:
     def address(self) -> int:
         """Of the kernel, whose arguments are complete from then on."""
         if self.others:
-            given = self._keep[1] | {name: other.address for name, other in self.others.items()}
-            self.kernel.record.fill(self.args, addresses(given))
-            self.others = {}
+            found = {name: _address_of(other) for name, other in self.others.items()}
+            self.kernel.record.fill(self.args, addresses(self._keep[1] | found))
+            self._keep, self.others = (*self._keep, found), {}
         return self.kernel.address
 
     def fill(self, arguments: Mapping[str, int | float]) -> None:
@@ -145,6 +148,11 @@ def run_call(call: KernelCall, threads: int) -> None:
         call.run()
     else:
         Program([call], threads)()
+
+
+def _address_of(other: Any) -> int | AnyArray:
+    """The address of a kernel or a call; those of several kernels as an array."""
+    return np.array([k.address for k in other], np.int64) if isinstance(other, tuple) else int(other.address)
 
 
 def address(array: AnyArray) -> int:

@@ -27,13 +27,31 @@ from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 from octavo.io.locks import try_lock
-from octavo.jit.kernel_cache import NOT_KEPT, kernel_folder, warn_once
+from octavo.jit.host_cpu import codegen
+from octavo.jit.kernel_cache import NOT_KEPT, kept, kernel_folder, warn_once
 
 DIGEST_BYTES = 32
 WAIT_S, POLL_S = 60.0, 0.02
 """A kernel takes seconds to compile. A process that holds its lock for longer was stopped, and is not waited for."""
 
 VERSIONS = f"{platform.python_implementation()} {sys.version_info[:2]} {numba.__version__} {llvmlite.__version__}"
+
+
+class Mark:
+    """A file that says that all kernels of some kind were compiled and kept; `key` names what they depend on."""
+
+    def __init__(self, key: str) -> None:
+        folder = kernel_folder()
+        name = hashlib.sha256(repr((key, codegen().magic_tuple(), VERSIONS)).encode()).hexdigest()[:32]
+        self._path = None if folder is None else folder / f"{name}.complete"
+
+    def is_set(self) -> bool:
+        return self._path is not None and self._path.exists()
+
+    def set(self) -> None:
+        if self._path is not None and kept():
+            with suppress(OSError):
+                self._path.touch()
 
 
 class FunctionStore:

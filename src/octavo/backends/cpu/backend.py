@@ -31,6 +31,7 @@ from octavo.jit.prepare import prepare
 
 if TYPE_CHECKING:
     from octavo.backends.cpu.packed.store import Store
+    from octavo.backends.cpu.stand_in import StandInBackend
     from octavo.jit.program import KernelCall
 
 INT8_KINDS, FP8_KINDS = ("int8_token", "int8_static"), ("fp8_token", "fp8_static")
@@ -121,6 +122,18 @@ class CpuBackend(HostMemory):
             store, self._store = self._store, None
             if store is not None:
                 store.close()
+
+    def stand_in(self, plans: str) -> StandInBackend | None:
+        _ = self._binders
+        from octavo.jit.compile import digest_of_sources
+        from octavo.jit.stored_code import Mark
+
+        mark = Mark(f"{plans} {digest_of_sources(__file__)}")
+        if mark.is_set():
+            return None
+        from octavo.backends.cpu.stand_in import StandInBackend
+
+        return StandInBackend(self, mark)
 
     def begin_loading(self) -> None:
         self._arena = Arena()

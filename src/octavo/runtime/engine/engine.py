@@ -51,6 +51,7 @@ from octavo.runtime.engine.captured_sizes import (
 from octavo.runtime.engine.engine_config import EngineConfig, Speculate, usual_speculation
 from octavo.runtime.engine.engine_limits import cache_pages, context_of, require_context, require_heads, step_limits
 from octavo.runtime.engine.kept_weights import keeping_weights
+from octavo.runtime.engine.kernels_ahead import compile_ahead
 from octavo.runtime.engine.memory_plan import require_memory
 from octavo.runtime.engine.placement import Placement
 from octavo.runtime.engine.thread import EngineThread, Pieces
@@ -289,6 +290,8 @@ class Engine:
             self._group.close()
 
     def _loaded(self) -> Executor:
+        if self.ranks == 1 and not self.config.embeds:
+            compile_ahead(self.schedule, self.backends, self.limits)
         executor = self.executor_for(self.schedule, self.limits, (LOGITS,))
         executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2}).make_ready()
         return executor

@@ -100,7 +100,7 @@ def scale_of(scales, head):
     return f32_pointer(scales)[head] if scales != 0 else float32(1.0)
 
 
-@kernels(ATTENTION)
+@kernels(ATTENTION, long=True)
 def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, sloped: bool = False) -> Any:
     """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
     attend, finish = _attend(kind, group, dim, windowed, capped, 0, False, sloped), _finish(kind, group, dim, 1)
@@ -171,7 +171,7 @@ def _join(dim: int) -> Any:
     return inner(join, dim)
 
 
-@kernels(ATTENTION)
+@kernels(ATTENTION, long=True)
 def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool, sloped: bool) -> Any:
     """One task for each tile of `TILE` tokens and query head, however many share a key head; it joins parts itself."""
     attend = _attend(kind, TILE, dim, windowed, capped, 1, reaching, sloped)

@@ -81,7 +81,7 @@ def part_columns(kind: Kind, dim: int, value_dim: int) -> int:
     return max(columns, block_of(dim)) if is_rotated(kind) else columns
 
 
-@kernels(ATTENTION)
+@kernels(ATTENTION, long=True)
 def latent_kernel(
     kind: Kind, group: int, dim: int, value_dim: int, windowed: bool, capped: bool, reaching: bool
 ) -> Any:

@@ -72,7 +72,7 @@ ROW_BYTES = ROWS * 4
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, "zero": load_u8x16}
 
 
-@kernels(PRODUCT)
+@kernels(PRODUCT, long=True)
 def mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
     """y f32 [T, rows] = x W^T + terms for tiles of n tokens, with the arguments that `PRODUCT` lists; task: 16 rows."""
     add_super, at = _add_super(layout, n), _Places(layout, n)
@@ -97,7 +97,7 @@ def stages(n: int, tiles: int) -> bool:
     return host_cpu.level() == "avx2" and n == TILES[0] and tiles >= STAGED_MIN_TILES
 
 
-@kernels(PRODUCT)
+@kernels(PRODUCT, long=True)
 def staged_mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
     """`mul_mat_kernel` for many tiles of n tokens, with the same results to the bit."""
     at = _Places(layout, n)

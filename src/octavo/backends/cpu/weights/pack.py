@@ -14,7 +14,7 @@ from octavo.backends.cpu.device.large_pages import Room
 from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, MinimumKind, ScaleKind, TiledLayout
 from octavo.backends.cpu.weights.pack_kernel import pack_kernel
-from octavo.backends.cpu.weights.probe import UNPACKED, code_map, unpack_scales
+from octavo.backends.cpu.weights.probe import UNPACKED, CodeMap, code_map, unpack_scales
 from octavo.backends.cpu.weights.scale_map import ScaleMap, scale_map
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
@@ -22,6 +22,7 @@ from octavo.formats.codec import chunks
 from octavo.formats.scalars import E4M3_NUMBER
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 from octavo.jit import host_cpu
+from octavo.jit.compile import Kernel
 from octavo.jit.program import KernelCall, address
 
 CHUNK_VALUES = 1 << 19  # values packed at a time: few enough that what is unpacked beside them stays in the cache
@@ -73,7 +74,6 @@ def pack(tensor: QTensor, threads: int, room: Room) -> TiledWeight | TiledFloatW
     layout, table = _layout(tensor)
     shape = experts, -(-n // ROWS), layout.tile_bytes(k)
     region, tile = room.region(math.prod(shape)), shape[-1]
-    decode_table = bool(tensor.format.table) and layout.table is None
     finite: list[bool] = []
 
     def work(part: tuple[int, slice]) -> None:
@@ -81,7 +81,7 @@ def pack(tensor: QTensor, threads: int, room: Room) -> TiledWeight | TiledFloatW
         first = expert * shape[1]
         with region.part((first + span.start // ROWS) * tile, (first + -(-span.stop // ROWS)) * tile) as out:
             rows = _rows(tensor, expert, span)
-            finite.append(_pack_rows(tensor.format, layout, rows, out.reshape(-1, tile), decode_table))
+            finite.append(_pack_rows(tensor.format, layout, rows, out.reshape(-1, tile)))
 
     _run(work, _parts(experts, n, k), threads)
     if not all(finite):
@@ -89,14 +89,37 @@ def pack(tensor: QTensor, threads: int, room: Room) -> TiledWeight | TiledFloatW
     return TiledWeight(layout, n, k, region.array().reshape(shape), table)
 
 
-def _pack_rows(fmt: BlockFormat, layout: TiledLayout, rows: U8, out: U8, decode_table: bool) -> bool:
-    """Pack some rows to tiles `out`, uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
-    rows = np.ascontiguousarray(rows)
-    k = rows.shape[1] // fmt.block_bytes * fmt.block
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """How rows of a format become tiles of a layout.
+
+    codes         where the codes lie, or None where they are unpacked first
+    scales        where the scales lie that the kernel reads from the rows itself, or None
+    decode_table  codes are turned to the table's values before
+    """
+
+    codes: CodeMap | None
+    scales: ScaleMap | None
+    decode_table: bool
+    kernel: Kernel
+
+
+def packing_of(fmt: BlockFormat, layout: TiledLayout) -> Packing:
+    """How rows of a format are packed."""
+    decode_table = bool(fmt.table) and layout.table is None
     codes = None if decode_table else code_map(fmt)
     in_blocks = codes is not None and fmt.block == layout.super and layout.scale == "f16" and not fmt.has_zero
     scales = scale_map(fmt) if in_blocks else None
-    planes = None
+    n_pieces = (codes or UNPACKED).pieces.shape[1]
+    return Packing(codes, scales, decode_table, pack_kernel(layout, n_pieces, scales is not None))
+
+
+def _pack_rows(fmt: BlockFormat, layout: TiledLayout, rows: U8, out: U8) -> bool:
+    """Pack some rows to tiles `out`, uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
+    rows = np.ascontiguousarray(rows)
+    k = rows.shape[1] // fmt.block_bytes * fmt.block
+    packing = packing_of(fmt, layout)
+    codes, scales, planes = packing.codes, packing.scales, None
     if codes is not None:
         source, block_in = rows, fmt.block_bytes * max(1, STEP // fmt.block)
         if scales is None:
@@ -104,9 +127,8 @@ def _pack_rows(fmt: BlockFormat, layout: TiledLayout, rows: U8, out: U8, decode_
     else:  # the codes have to be unpacked first; then four of them are four bytes
         planes = unpack(QTensor(fmt, (len(rows), k), rows))
         source, block_in, codes = np.ascontiguousarray(planes.q), STEP, UNPACKED
-        if decode_table:
+        if packing.decode_table:
             source = (np.array(fmt.table, np.int16)[source] + 128).astype(np.uint8)
-    words, n_pieces = codes.pieces.shape
     if scales is not None:
         small = _mapped_scales(scales, rows, fmt.block_bytes)
     else:
@@ -114,9 +136,9 @@ def _pack_rows(fmt: BlockFormat, layout: TiledLayout, rows: U8, out: U8, decode_
         small = _unpacked_scales(planes, layout, len(rows))
     odd = np.zeros(1, np.uint8)
     call = KernelCall(
-        pack_kernel(layout, n_pieces, scales is not None), len(out), (rows,),
+        packing.kernel, len(out), (rows,),
         tiles=out, rows=len(rows), k=k, source=source, row_bytes=source.shape[1], block_bytes=block_in,
-        block_words=words, pieces=codes.pieces, base=codes.base, **small, odd=odd,
+        block_words=len(codes.pieces), pieces=codes.pieces, base=codes.base, **small, odd=odd,
     )
     call.run()
     return not odd[0]
@@ -181,9 +203,19 @@ def _layout(tensor: QTensor) -> tuple[TiledLayout, U8 | None]:
     layout = smallest_layout(fmt)
     if layout.scale != "f16":
         layout = _with_scales(fmt, _smallest_kind(tensor))
+    return layout, _table_of(layout)
+
+
+def forecast_layout(fmt: BlockFormat) -> tuple[TiledLayout, U8 | None]:
+    """The layout and the table that tensors of a format have where their scales are as small as they can be."""
+    layout = smallest_layout(fmt)
+    return layout, _table_of(layout)
+
+
+def _table_of(layout: TiledLayout) -> U8 | None:
     if layout.table is None:
-        return layout, None
-    return layout, np.resize(np.array(layout.table, np.int16) + layout.offset, 16).astype(np.uint8)
+        return None
+    return np.resize(np.array(layout.table, np.int16) + layout.offset, 16).astype(np.uint8)
 
 
 def smallest_layout(fmt: BlockFormat) -> TiledLayout:
@@ -256,12 +288,15 @@ def _as_bytes(values: AnyArray, kind: MinimumKind) -> U8:
     return np.ascontiguousarray(values.astype(dtype)).view(np.uint8)
 
 
-def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, room: Room) -> TiledFloatWeight:
-    kind: Kind = "f32"
+def float_kind(tensor: QTensor) -> Kind:
+    """The numbers that a tensor is packed to which has no layout of integers."""
     if tensor.format.is_float and tensor.format.bits == 16:
-        kind = "f16" if tensor.format.fields[0].dtype == np.dtype("<f2") else "bf16"
-    elif tensor.format.number is E4M3_NUMBER and len(tensor.shape) == 2:
-        kind = "e4m3"
+        return "f16" if tensor.format.fields[0].dtype == np.dtype("<f2") else "bf16"
+    return "e4m3" if tensor.format.number is E4M3_NUMBER and len(tensor.shape) == 2 else "f32"
+
+
+def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, room: Room) -> TiledFloatWeight:
+    kind = float_kind(tensor)
     dtype = np.dtype(f"<u{WIDTH[kind]}") if kind != "f32" else np.dtype("<f4")
     tiles = -(-n // ROWS)
     shape = experts, tiles, k, ROWS

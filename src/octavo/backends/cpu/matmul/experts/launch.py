@@ -85,11 +85,10 @@ class _Sorted:
         products = self._shared.memory("products", (pairs, weight.n), np.float32)
         sizes = tiles_of(weight)
         tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n, pairs // n_experts // n) for n in sizes]
-        addresses = np.array([k.address for k in kernels], np.int64)
         product = _expert_product(weight, rows, x_stride(weight), products)
         calls.append(KernelCall(
             experts.mul_mat_sorted_kernel(sizes), n_experts * tiles, (weight, rows, products),
-            kernels=addresses, product=product, starts=starts,
+            kernels=tuple(kernels), product=product, starts=starts,
             expert_bytes=weight.data[0].nbytes, tiles=tiles,
         ))
         return [*calls, copy_rows(reshaped(out, pairs, weight.n), products, places)]

@@ -25,7 +25,7 @@ from octavo.backends.cpu.matmul.w8a8.gemm import (
 from octavo.formats import Planes, QTensor, unpack
 from octavo.formats.codec import chunks
 from octavo.formats.rows import pack_int4
-from octavo.formats.spec import F32, U8, AnyArray
+from octavo.formats.spec import F32, U8, AnyArray, BlockFormat
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall, address
 from octavo.jit.simd.integers import INT4, INT4_GROUPS, INT8, OFFSETS
@@ -60,11 +60,16 @@ def is_row_weight(tensor: QTensor) -> bool:
     return len(tensor.shape) == 2 and tensor.format.per_row and tensor.format.number is None
 
 
+def row_kind(fmt: BlockFormat) -> int:
+    """Which kind of `TiledRowWeight` a format's rows become."""
+    return INT8 if fmt.bits == 8 else INT4_GROUPS if fmt.folds else INT4
+
+
 def pack_rows(tensor: QTensor, threads: int, room: Room) -> TiledRowWeight:
     """A matrix in the layout of the kernels, packed some rows at a time."""
     n, k = tensor.shape
     fmt, stored = tensor.format, tensor.stored()
-    kind = INT8 if fmt.bits == 8 else INT4_GROUPS if fmt.folds else INT4
+    kind = row_kind(fmt)
     width = whole(k) if kind == INT8 else k // 2
     region = room.region(n * width)
     groups = np.empty((n, k // fmt.group), np.float16) if kind == INT4_GROUPS else None

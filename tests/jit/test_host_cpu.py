@@ -1,0 +1,96 @@
+"""The level that kernels are compiled for: equal on all CPUs that have it, and nothing above it in the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+from llvmlite import binding
+
+from octavo.jit.host_cpu import V2, V3, V4, VNNI, target_of
+
+KNOWN = sorted(
+    VNNI | {"avxvnni", "avx512vbmi", "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16", "gfni", "sse4a"}
+)
+"""Features that LLVM tells of, in these tests."""
+AMX = {"avx512bf16", "amx-tile", "amx-int8", "amx-bf16"}
+x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")
+
+
+def found(has: frozenset[str] | set[str]) -> str:
+    """Features as LLVM writes those of a host."""
+    return ",".join(f"{'+' if name in has else '-'}{name}" for name in KNOWN)
+
+
+def test_a_cpu_shares_what_is_compiled_with_one_of_its_level_that_lacks_what_is_above() -> None:
+    """As a virtual machine does that is not given all that its CPU has."""
+    whole = target_of(found(VNNI | {"avxvnni", "avx512vbmi", "avx512bf16", "gfni", "sse4a"}))
+    assert whole == target_of(found(VNNI | {"avx512vbmi"})) == found(VNNI)
+
+
+@pytest.mark.parametrize(
+    ("has", "level"),
+    [
+        (V2, V2), (V2 | {"gfni"}, V2), (V3, V3), (V3 | {"sse4a"}, V3), (V3 | {"avxvnni", "gfni"}, V3 | {"avxvnni"}),
+        (V4 | {"avx512vbmi"}, V4), (VNNI | {"avxvnni"}, VNNI), (VNNI | AMX | {"avx512fp16"}, VNNI | AMX),
+        (VNNI | AMX - {"amx-int8"}, VNNI),
+    ],
+)
+def test_code_is_made_for_the_best_level_and_for_nothing_above_it(has: frozenset[str], level: frozenset[str]) -> None:
+    assert target_of(found(has)) == found(level)
+
+
+@pytest.mark.parametrize("has", [VNNI - {"avx512cd"}, V3 - {"movbe"}, V2 - {"ssse3"}, frozenset()])
+def test_a_cpu_of_no_level_gets_code_of_its_own(has: frozenset[str]) -> None:
+    """One without a part of what is usual would do less at the level below."""
+    assert target_of(found(has)) is None
+
+
+SHUFFLE = """
+define void @shuffle(ptr %a, ptr %b) {{
+  %x = load <64 x i8>, ptr %a
+  %y = shufflevector <64 x i8> %x, <64 x i8> poison, <64 x i32> <{places}>
+  store <64 x i8> %y, ptr %b
+  ret void
+}}
+"""
+
+
+@x86
+@pytest.mark.parametrize(("cpu", "more"), [("znver4", False), ("sapphirerapids", False), ("znver4", True)])
+def test_features_that_are_off_stay_off_under_the_name_of_a_cpu_that_has_them(cpu: str, more: bool) -> None:
+    """Bytes of 512 bits that change places are one instruction with VBMI, which both CPUs have."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    features = found(VNNI | {"avx512vbmi"} if more else VNNI)
+    target = binding.Target.from_triple("x86_64-unknown-linux-gnu")
+    machine = target.create_target_machine(cpu=cpu, features=features, opt=3)
+    places = ", ".join(f"i32 {i * 37 % 64}" for i in range(64))
+    text = machine.emit_assembly(binding.parse_assembly(SHUFFLE.format(places=places)))
+    assert "zmm" in text
+    assert ("vpermb" in text or "vpermi2b" in text) == more
+
+
+PROGRAM = "from octavo.jit import host_cpu; print(host_cpu.codegen().magic_tuple()[1], *sorted(host_cpu.features()))"
+
+
+@x86
+def test_what_is_asked_for_is_what_code_is_made_for() -> None:
+    """A level that the environment names, Numba's own choice where it compiled something before, else the host's."""
+    binding.initialize_native_target()
+    host, all_found = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    before = "import numba; numba.njit('i8(i8)')(lambda x: x); "
+    asked = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
+    features = target_of(all_found) or all_found
+    for program, environment, name, on in (
+        (PROGRAM, {}, host, features),
+        (PROGRAM, asked, "haswell", "+avx2,+fma,+f16c"),
+        (before + PROGRAM, {}, host, all_found),
+    ):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_CPU")}
+        command = [sys.executable, "-c", program]
+        out = subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True).stdout
+        assert out.split() == [name, *sorted(f[1:] for f in on.split(",") if f.startswith("+"))]
