@@ -62,7 +62,8 @@ main()
 def test_a_closed_terminal(src: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _QUANTIZE, "quantize", src, str(tmp_path / "made"), "Q4_K_M"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, os.listdir(tmp_path)) == (128 + signal.SIGHUP, "", [])
+    said = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]  # of a machine that has none
+    assert (done.returncode, said, os.listdir(tmp_path)) == (128 + signal.SIGHUP, [], [])
 
 
 def test_under_nohup_sighup_is_ignored() -> None:

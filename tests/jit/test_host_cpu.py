@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from llvmlite import binding
+from llvmlite import binding, ir
 
 from octavo.jit.host_cpu import V2, V3, V4, VNNI, target_of
 
@@ -49,14 +49,16 @@ def test_a_cpu_of_no_level_gets_code_of_its_own(has: frozenset[str]) -> None:
     assert target_of(found(has)) is None
 
 
-SHUFFLE = """
-define void @shuffle(ptr %a, ptr %b) {{
-  %x = load <64 x i8>, ptr %a
-  %y = shufflevector <64 x i8> %x, <64 x i8> poison, <64 x i32> <{places}>
-  store <64 x i8> %y, ptr %b
-  ret void
-}}
-"""
+def shuffled() -> str:
+    """A function that changes the places of 64 bytes, as this version of LLVM reads it."""
+    bytes_, module = ir.VectorType(ir.IntType(8), 64), ir.Module()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [bytes_.as_pointer()] * 2), "shuffle")
+    builder = ir.IRBuilder(function.append_basic_block())
+    places = ir.Constant(ir.VectorType(ir.IntType(32), 64), [i * 37 % 64 for i in range(64)])
+    value = builder.load(function.args[0])
+    builder.store(builder.shuffle_vector(value, ir.Constant(bytes_, ir.Undefined), places), function.args[1])
+    builder.ret_void()
+    return str(module)
 
 
 @x86
@@ -68,8 +70,7 @@ def test_features_that_are_off_stay_off_under_the_name_of_a_cpu_that_has_them(cp
     features = found(VNNI | {"avx512vbmi"} if more else VNNI)
     target = binding.Target.from_triple("x86_64-unknown-linux-gnu")
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3)
-    places = ", ".join(f"i32 {i * 37 % 64}" for i in range(64))
-    text = machine.emit_assembly(binding.parse_assembly(SHUFFLE.format(places=places)))
+    text = machine.emit_assembly(binding.parse_assembly(shuffled()))
     assert "zmm" in text
     assert ("vpermb" in text or "vpermi2b" in text) == more
 
