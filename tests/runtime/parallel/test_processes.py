@@ -283,14 +283,19 @@ time.sleep(600)
 """
 
 
-def test_ranks_end_with_rank_0() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+def follower_of_killed(program: str) -> int:
+    """The follower of a rank 0 that has been killed: its program prints the process when it is there."""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent:
         follower = int(parent.stdout.readline())
         assert is_there(follower)
         parent.kill()
-    assert gone([follower])
+    return follower
+
+
+def test_ranks_end_with_rank_0() -> None:
+    assert gone([follower_of_killed(PARENT)])
 
 
 STOPPED = """
@@ -313,12 +318,7 @@ time.sleep(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a stopped process outlives its parent")
 def test_a_stopped_rank_ends_with_rank_0() -> None:
     """Whose thread that loaded the model has ended before, and did not end the rank."""
-    parent = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    with parent:
-        follower = int(parent.stdout.readline())
-        assert is_there(follower)
-        parent.kill()
+    follower = follower_of_killed(STOPPED)
     ended = gone([follower])
     if not ended:
         os.kill(follower, signal.SIGKILL)

@@ -28,7 +28,7 @@ def keeping_weights(
     mapped = 0
     with ExitStack() as stack:
         for i, backend in enumerate(backends):
-            nodes = [n for n in schedule.graph.nodes if not n.is_leaf and schedule.backends[id(n)] == i]
+            nodes = schedule.on(i)
             if nodes and isinstance(backend, KeepingBackend):
                 mapped += stack.enter_context(backend.keeping(nodes, _source(model, keep)))
         yield mapped

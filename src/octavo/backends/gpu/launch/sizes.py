@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from triton import next_power_of_2
 
+QUANTIZE_BLOCK = 256
+"""Values that a program quantizes, unless it needs a whole row."""
+
 
 def block_of(k: int, most: int = 1024) -> int:
     """Values of a row of k that a program takes."""

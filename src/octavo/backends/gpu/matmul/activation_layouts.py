@@ -75,14 +75,9 @@ def _taken(c: Context, reader: BoundNode, x: Activation) -> frozenset[str]:
 
 def _of_products(c: Context, reader: BoundNode, x: Activation) -> frozenset[str] | None:
     """What products by quantized weights take of x; None for anything else."""
-    if reader.node.op in ("mul_mat", "mul_mat_add"):
-        weights = list(reader.inputs[:1])
-    elif reader.node.op == "mul_mat_concat":
-        weights = list(reader.inputs[1:])
-    elif reader.node.op == "mul_mat_concat_add":
-        weights = list(reader.inputs[1 : 1 + len(reader.inputs) // 2])
-    else:
+    if (operands := reader.operands()) is None:
         return None
+    weights, *_ = operands
     if c.deterministic or not all(isinstance(w, QuantWeight) for w in weights):
         return None
     return frozenset(

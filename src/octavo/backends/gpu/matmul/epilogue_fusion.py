@@ -34,6 +34,18 @@ class BoundNode(NamedTuple):
     out: Any
     calls: list[Call]
 
+    def operands(self) -> tuple[list[Any], Any, list[Any]] | None:
+        """Of a product its weights, what they multiply, and what is added: to the sum, or a row to each weight's part;
+        None for other nodes."""
+        if self.node.op in ("mul_mat", "mul_mat_add"):
+            weight, x, *terms = self.inputs
+            return [weight], x, terms
+        if self.node.op in ("mul_mat_concat", "mul_mat_concat_add"):
+            x, *more = self.inputs
+            count = len(more) // 2 if self.node.op == "mul_mat_concat_add" else len(more)
+            return more[:count], x, more[count:]
+        return None
+
 
 @dataclass(frozen=True)
 class PersistentProduct:
@@ -98,16 +110,11 @@ def fuse_epilogues(c: Context, bound: Sequence[BoundNode], graph: Graph) -> list
 
 
 def _product(c: Context, b: BoundNode) -> PersistentProduct | None:
-    if b.node.op in ("mul_mat", "mul_mat_add"):
-        weight, x, *terms = b.inputs
-        weights = [weight]
-    elif b.node.op == "mul_mat_concat":
-        (x, *weights), terms = b.inputs, []
-    elif b.node.op == "mul_mat_concat_add":
-        x, *more = b.inputs
-        weights, terms = more[: len(more) // 2], [c.joined_rows(more[len(more) // 2 :])]
-    else:
+    if (operands := b.operands()) is None:
         return None
+    weights, x, terms = operands
+    if b.node.op == "mul_mat_concat_add":
+        terms = [c.joined_rows(terms)]
     if not isinstance(x, Activation) or x.tokens != 1 or not all(isinstance(w, QuantWeight) for w in weights):
         return None
     weights = cast(list[QuantWeight], c.joined(weights))

@@ -10,7 +10,7 @@ from triton import next_power_of_2
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, TokenCodes
-from octavo.backends.gpu.launch.sizes import block_of, warps_of
+from octavo.backends.gpu.launch.sizes import QUANTIZE_BLOCK, block_of, warps_of
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.w8a8.row_scales import quantize_tokens
 from octavo.backends.gpu.ops.registry import binds
@@ -18,8 +18,6 @@ from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.graph.node import Node
 from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
-
-QUANTIZE_BLOCK = 256  # values that a program quantizes, unless it needs a whole row
 
 
 @binds("quantize")

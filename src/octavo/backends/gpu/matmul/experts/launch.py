@@ -13,7 +13,7 @@ from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Matrix, Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
-from octavo.backends.gpu.launch.sizes import block_of, warps_of
+from octavo.backends.gpu.launch.sizes import QUANTIZE_BLOCK, block_of, warps_of
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts import mma_kernel as mma
@@ -26,9 +26,8 @@ MOST_READS, MOST_READS_BY_TENSOR_CORES = 1.75, 1.5
 """Times that an expert in use may be read on average before sorting pairs pays; the latter where kernels that were
 written for few pairs multiply them."""
 SORT_BLOCK = 1024
-QUANTIZE_BLOCK, FEW_SLOTS = 256, 512
-"""Values that a program quantizes; and slots for which there is memory at least, then four times as many, and so on:
-kernels are compiled for each."""
+FEW_SLOTS = 512
+"""Slots for which there is memory at least, then four times as many, and so on: kernels are compiled for each."""
 FLOAT_BLOCK = 1024
 
 

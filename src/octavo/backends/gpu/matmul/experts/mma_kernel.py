@@ -24,7 +24,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.launch.arguments import Q8Activation
 from octavo.backends.gpu.matmul.activations import read, store_q8_1
-from octavo.backends.gpu.matmul.mmq.mma_kernel import products, summed
+from octavo.backends.gpu.matmul.mmq.mma_kernel import lane_rows, places, products, summed
 
 NONE = tl.constexpr(-1)
 """The expert of a tile that there is none of, and the pair of an empty slot."""
@@ -102,35 +102,24 @@ def experts_mma_kernel(
         gdc_launch_dependents()
         gdc_wait()
     LAYOUT: tl.constexpr = w.layout
-    ROWS: tl.constexpr = 16 * shape.row_tiles
     SLOTS: tl.constexpr = 8 * shape.token_tiles
     TILES: tl.constexpr = shape.row_tiles * shape.token_tiles
+    PAIR: tl.constexpr = 2 if TILES > 1 else 1
     expert, first = tl.load(tiles + tl.program_id(1)), tl.program_id(1) * SLOTS
     if expert >= 0:
-        wanted = tl.program_id(0) * ROWS
-        start = tl.maximum(tl.minimum(wanted, n - ROWS), 0)
-        thread = tl.arange(0, 32 * shape.warps)
-        warp, g, t = thread // 32, thread % 32 // 4, thread % 4
+        start, wanted, warp, lane, within = lane_rows(n, shape)
         row = ()
-        for r in tl.static_range(2 * shape.row_tiles):
-            at = (start + g).to(tl.int64) + 8 * r
-            if shape.short:
-                at = tl.minimum(at, n - 1)
-            row = row + (expert.to(tl.int64) * n + at,)  # noqa: RUF005
+        for at in tl.static_range(2 * shape.row_tiles):
+            row = row + (expert.to(tl.int64) * n + within[at],)  # noqa: RUF005
         own = Q8Activation(
             x.codes + first.to(tl.int64) * LAYOUT.kp, x.scale + first, x.sums + first, x.sums16 + first, x.stride
         )
-        acc = products(w, own, row, (g, t), warp, 0, SLOTS, shape, STRIDE, ASM, False)
-        PAIR: tl.constexpr = 2 if TILES > 1 else 1
-        lane = tl.arange(0, 32)[:, None, None, None]
-        odd, below = tl.arange(0, 2)[None, :, None, None], tl.arange(0, 2)[None, None, :, None]
-        which = tl.arange(0, PAIR)[None, None, None, :]
+        acc = products(w, own, row, lane, warp, 0, SLOTS, shape, STRIDE, ASM, False)
         for i in tl.static_range(0, TILES, PAIR):
             total = summed(acc[i], acc[i + PAIR - 1], shape.warps, PAIR)  # [32, 2, 2, PAIR]
             if LAYOUT.factor != 1.0:
                 total *= LAYOUT.factor
-            column = start + 16 * ((i + which) // shape.token_tiles) + lane // 4 + below * 8
-            slot = first + 8 * ((i + which) % shape.token_tiles) + lane % 4 * 2 + odd
-            pair = tl.load(pairs + slot)
+            column, token = places(i, start, shape, PAIR)
+            pair = tl.load(pairs + (first + token))
             inside = (column >= wanted) & (column < n) & (pair >= 0)
             tl.store(y.data + pair.to(tl.int64) * y.stride + column, total, mask=inside)

@@ -316,6 +316,34 @@ def summed(a, b, WARPS: tl.constexpr, PAIR: tl.constexpr):
 
 
 @triton.jit
+def lane_rows(n, SHAPE: tl.constexpr):
+    """Where a program's rows of n begin, of which it stores those from a wanted one on; of each thread its warp, lane
+    (g, t), and rows."""
+    ROWS: tl.constexpr = 16 * SHAPE.row_tiles
+    wanted = tl.program_id(0) * ROWS
+    start = tl.maximum(tl.minimum(wanted, n - ROWS), 0)
+    thread = tl.arange(0, 32 * SHAPE.warps)
+    g = thread % 32 // 4
+    row = ()
+    for r in tl.static_range(2 * SHAPE.row_tiles):
+        at = (start + g).to(tl.int64) + 8 * r
+        if SHAPE.short:
+            at = tl.minimum(at, n - 1)
+        row = row + (at,)  # noqa: RUF005
+    return start, wanted, thread // 32, (g, thread % 4), row
+
+
+@triton.jit
+def places(i, start, SHAPE: tl.constexpr, PAIR: tl.constexpr):
+    """Rows and tokens of what `summed` gives for tile i, or for it and the next one."""
+    lane = tl.arange(0, 32)[:, None, None, None]
+    odd, below = tl.arange(0, 2)[None, :, None, None], tl.arange(0, 2)[None, None, :, None]
+    tile = i + tl.arange(0, PAIR)[None, None, None, :]
+    column = start + 16 * (tile // SHAPE.token_tiles) + lane // 4 + below * 8
+    return column, 8 * (tile % SHAPE.token_tiles) + lane % 4 * 2 + odd
+
+
+@triton.jit
 def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constexpr, SHAPE: tl.constexpr):
     """y = acc, summed over warps and programs, + terms: rows from `start` on, but stored only from `wanted` on."""
     TILES: tl.constexpr = SHAPE.row_tiles * SHAPE.token_tiles
@@ -343,8 +371,7 @@ def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constex
             if SHAPE.split_k > 1:
                 partial = splits.partial + mine + i * 128
                 total = sum_of(partial, SIZE, None, SHAPE.split_k, tl.zeros_like(total))
-            column = start + 16 * ((i + which) // SHAPE.token_tiles) + lane // 4 + below * 8
-            token = 8 * ((i + which) % SHAPE.token_tiles) + lane % 4 * 2 + odd
+            column, token = places(i, start, SHAPE, PAIR)
             inside = (column >= wanted) & (column < n) & (token < n_tokens)
             where = token.to(tl.int64)
             for j in tl.static_range(len(terms)):
@@ -366,17 +393,6 @@ def mmq_mma_kernel(
     """
     if PDL:
         gdc_launch_dependents()
-    LAYOUT: tl.constexpr = w.layout
-    ROWS: tl.constexpr = 16 * shape.row_tiles
-    wanted = tl.program_id(0) * ROWS
-    start = tl.maximum(tl.minimum(wanted, n - ROWS), 0)
-    thread = tl.arange(0, 32 * shape.warps)
-    warp, g, t = thread // 32, thread % 32 // 4, thread % 4
-    row = ()
-    for r in tl.static_range(2 * shape.row_tiles):
-        at = (start + g).to(tl.int64) + 8 * r
-        if shape.short:
-            at = tl.minimum(at, n - 1)
-        row = row + (at,)  # noqa: RUF005
-    acc = products(w, x, row, (g, t), warp, tl.program_id(1), n_tokens, shape, STRIDE, ASM, PDL)
-    _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT, shape)
+    start, wanted, warp, lane, row = lane_rows(n, shape)
+    acc = products(w, x, row, lane, warp, tl.program_id(1), n_tokens, shape, STRIDE, ASM, PDL)
+    _store(acc, terms, y, splits, start, wanted, n, n_tokens, w.layout, shape)
