@@ -31,7 +31,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsMmaShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape, ExpertsMmaShape
 from octavo.backends.gpu.matmul.launch import product_by_id
 from octavo.backends.gpu.matmul.product import Product
 from octavo.backends.gpu.weights.device_weights import QuantWeight
@@ -46,8 +46,8 @@ WEIGHTS = (
     ("gate", "MXFP4", 32, 4, 2880, 2880),
 )
 """Of each its name, format, experts, how many a token takes, and their rows and columns."""
-FEW = 128
-"""The most tokens that kernels for a few are timed with."""
+FEW, GROUPED = 128, 512
+"""The most tokens that kernels for a few are timed with, and those that read each expert once."""
 
 
 def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[
 def _shapes(w: QuantWeight, tokens: int, used: int, arch: str) -> Iterator[tuple[str, Any]]:
     """Kernels with their shapes; None is a matvec for each pair."""
     size = w.layout, w.n, w.kp, tokens * used / w.experts, arch
-    p = Product(*size[:3], tokens, arch)
+    p, average = Product(*size[:3], tokens, arch), tokens * used / w.experts
     if tokens <= FEW:
         yield "pairs", None
         for numbers in ExpertsMmaShape.space(p):
@@ -80,8 +80,12 @@ def _shapes(w: QuantWeight, tokens: int, used: int, arch: str) -> Iterator[tuple
     portable = dispatch.portable_experts(*size)
     yield "experts", portable
     for numbers in ExpertsHopperShape.space(p):
-        if (shape := ExpertsHopperShape.of(p, *numbers)) is not None:
-            yield "experts_hopper " + " ".join(map(str, numbers)), shape
+        if (wide := ExpertsHopperShape.of(p, *numbers)) is not None:
+            yield "experts_hopper " + " ".join(map(str, numbers)), wide
+    if tokens <= GROUPED:
+        for numbers in ExpertsGroupedShape.space(p):
+            if (shape := ExpertsGroupedShape.of(p, *numbers)) is not None and shape.block_m <= 8 * max(1, average):
+                yield "experts_grouped " + " ".join(map(str, numbers)), shape
 
 
 def _launches(backend: GpuBackend, w: QuantWeight, shape: Any, ids: torch.Tensor, sharing: int) -> list[float]:

@@ -37,7 +37,10 @@ from octavo.backends.gpu.attention.prefill_hopper_launch import (
 from octavo.backends.gpu.compile.gluon import tile_layout
 from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, SplitK
 from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape
+from octavo.backends.gpu.matmul.experts.grouped_kernel import experts_grouped_kernel
 from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kernel
+from octavo.backends.gpu.matmul.product import Product
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
@@ -88,7 +91,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         r"w?g?mma[.\w:]*(?:s8|i8|e4m3|e5m2|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text
     )
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    mixed = name.startswith(("w4a16_", "head_", "pair_", "experts_", "attention8_"))
+    mixed = name.startswith(("w4a16_", "head_", "pair_", "experts_", "grouped_", "attention8_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits, "shared": made.metadata.shared}
@@ -102,6 +105,8 @@ def case_of(name: str, tokens: int, target: str) -> Case:
         return _pair(name.removeprefix("pair_"), tokens)
     if name.startswith("experts_"):
         return _experts(name.removeprefix("experts_"), tokens)
+    if name.startswith("grouped_"):
+        return _grouped(*name.removeprefix("grouped_").split("-"), tokens)
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
     if name.startswith(("attention8_", "encode_")):
@@ -236,6 +241,18 @@ def _experts(name: str, tokens: int) -> Case:
     types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
     fixed = {"layout": layout, "shape": s, "PDL": True}
     return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
+def _grouped(name: str, rows: str, stages: str, resident: str, pairs: int) -> Case:
+    """The product of few pairs of a token and an expert by a kernel whose programs take part after part."""
+    layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
+    p = Product(layout, 768, 2048, 1, "sm_90")
+    s = ExpertsGroupedShape.of(p, pairs, int(rows), int(stages), int(resident))
+    assert s is not None
+    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32"),
+                                 "factors": "*fp32" if layout.table else None, "splits": SplitK("*fp32", "*i32")}
+    fixed = {"layout": layout, "shape": s, "PDL": True}
+    return _case("sm_90", experts_grouped_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
 def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:

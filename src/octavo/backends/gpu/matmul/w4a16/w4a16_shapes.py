@@ -11,6 +11,7 @@ from octavo.backends.gpu.launch.arguments import Constant
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
+from octavo.formats.table import E2M1_VALUES
 
 SHARED_BYTES, STEP_BYTES = 226 << 10, 192 << 10
 """Of shared memory, for stages of loads: of a multiprocessor at most, and as steps ask for it (`launch.SHARES`)."""
@@ -28,6 +29,11 @@ def becomes_float16(layout: PlaneLayout, arch: str) -> bool:
     plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8)
     large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
     return arch == "sm_90" and plain and not large
+
+
+def is_e2m1(layout: PlaneLayout, arch: str) -> bool:
+    """Whether `e2m1_ptx` makes codes of a layout float16: float32 scales would be rounded."""
+    return arch == "sm_90" and layout.table == E2M1_VALUES and layout.scale != "f32"
 
 
 def stage_bytes(layout: PlaneLayout, block_m: int, block_n: int) -> int:
@@ -143,7 +149,7 @@ class MultiCtaShape(Shape):
     """
 
     name = "w4a16_multicta"
-    allowed = (POWERS[3:6], POWERS[6:8], STAGES, (4,), POWERS[:3], (1, 2))
+    allowed: ClassVar[tuple[Container[int], ...]] = (POWERS[3:6], POWERS[6:8], STAGES, (4,), POWERS[:3], (1, 2))
     block_m: int
     block_n: int
     stages: int
