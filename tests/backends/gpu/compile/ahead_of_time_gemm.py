@@ -106,7 +106,7 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     if name.startswith("experts_"):
         return _experts(name.removeprefix("experts_"), tokens)
     if name.startswith("grouped_"):
-        return _grouped(*name.removeprefix("grouped_").split("-"), tokens)
+        return _grouped(tokens, *name.removeprefix("grouped_").split("-"))
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
     if name.startswith(("attention8_", "encode_")):
@@ -243,11 +243,11 @@ def _experts(name: str, tokens: int) -> Case:
     return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
-def _grouped(name: str, rows: str, stages: str, resident: str, pairs: int) -> Case:
+def _grouped(pairs: int, name: str, *numbers: str) -> Case:
     """The product of few pairs of a token and an expert by a kernel whose programs take part after part."""
     layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, 1, "sm_90")
-    s = ExpertsGroupedShape.of(p, pairs, int(rows), int(stages), int(resident))
+    s = ExpertsGroupedShape.of(p, pairs, *map(int, numbers))
     assert s is not None
     types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32"),
                                  "factors": "*fp32" if layout.table else None, "splits": SplitK("*fp32", "*i32")}

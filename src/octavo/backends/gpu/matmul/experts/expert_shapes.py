@@ -10,8 +10,8 @@ from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
     MIN_STAGES,
-    SHARED_BYTES,
     STAGES,
+    STEP_BYTES,
     HopperShape,
     MultiCtaShape,
     becomes_float16,
@@ -20,8 +20,8 @@ from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
 )
 from octavo.backends.gpu.weights.layout import UNIT
 
-GROUPED_DEPTH = 2
-"""Tiles of 128 values of K of a stage of `experts_grouped_kernel`."""
+LISTED_BEYOND = STAGES[-1] + 2
+"""Listed tiles that `experts_grouped_kernel` may look at after the last one, while its ring runs ahead."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ExpertsGroupedShape(MultiCtaShape):
     """A program of `experts_grouped_kernel`, whose steps are those of `w4a16_multicta_kernel`; block_m are pairs."""
 
     name = "experts_grouped"
-    allowed = (POWERS[3:6], POWERS[6:8], STAGES, range(1, 5))
+    allowed = (POWERS[3:6], POWERS[6:8], STAGES, range(1, 5), (1, 2))
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsGroupedShape | None:
@@ -129,12 +129,12 @@ class ExpertsGroupedShape(MultiCtaShape):
         known = becomes_float16(p.layout, p.arch) or is_e2m1(p.layout, p.arch)
         if p.n % 4 or p.layout.bits == 8 or not known or not gluon.usable("experts_grouped"):
             return None
-        block_m, block_n, most, resident = numbers
-        most = min(most, SHARED_BYTES // (resident * GROUPED_DEPTH * stage_bytes(p.layout, block_m, block_n)))
-        return cls(block_m, block_n, most, 4, resident, GROUPED_DEPTH) if most >= MIN_STAGES else None
+        block_m, block_n, most, resident, depth = numbers
+        most = min(most, STEP_BYTES // (resident * depth * stage_bytes(p.layout, block_m, block_n)))
+        return cls(block_m, block_n, most, 4, resident, depth) if most >= MIN_STAGES else None
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
         for block_m in (8, 16, 32):
-            yield from ((block_m, block_n, stages, resident)
-                        for block_n, stages, resident in ((64, 3, 4), (64, 4, 3), (128, 3, 2), (128, 4, 2)))
+            for rest in ((64, 3, 4, 2), (64, 4, 3, 2), (128, 3, 2, 2), (128, 4, 2, 2), (128, 6, 2, 1)):
+                yield block_m, *rest

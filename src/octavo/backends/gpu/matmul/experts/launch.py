@@ -19,6 +19,7 @@ from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts import mma_kernel as mma
 from octavo.backends.gpu.matmul.experts.expert_shapes import (
+    LISTED_BEYOND,
     ExpertsGroupedShape,
     ExpertsHopperShape,
     ExpertsMmaShape,
@@ -235,7 +236,7 @@ def _grouped(
     n_pairs, across = ids.numel(), -(-w.n // shape.block_n)
     order, _ = _order(c, w, n_pairs)
     most = n_pairs // shape.block_m + min(w.experts, n_pairs)
-    tiles = c.shared(f"list of {shape.block_m}", 3 * (most + 3), torch.int32)  # a row before, and two after, for loads
+    tiles = c.shared(f"list of {shape.block_m}", 3 * (1 + most + LISTED_BEYOND), torch.int32)
     calls = _sorted(c, w, ids, tiles, shape.block_m, listed=True)
     x, gathers = _gathered(c, w, rows, ids, sharing, again=bool(calls))  # the kernel reads the list without a wait
     steps = -(-w.kp // (TILE * shape.depth))
