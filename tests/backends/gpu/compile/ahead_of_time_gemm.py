@@ -252,7 +252,8 @@ def _grouped(pairs: int, name: str, *numbers: str) -> Case:
     types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32"),
                                  "factors": "*fp32" if layout.table else None, "splits": SplitK("*fp32", "*i32")}
     fixed = {"layout": layout, "shape": s, "PDL": True}
-    return _case("sm_90", experts_grouped_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+    case = _case("sm_90", experts_grouped_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+    return case._replace(registers=s.registers)
 
 
 def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:

@@ -115,13 +115,13 @@ def test_layouts_that_become_float16(name: str, taken: bool) -> None:
     p = Product(layout, 768, 2048, 2, "sm_90")
     shapes = [ExpertsGroupedShape.of(p, *numbers) for numbers in ExpertsGroupedShape.space(p)]
     assert any(shapes) == taken
-    assert ExpertsGroupedShape.of(p._replace(n=50), 8, 64, 3, 4, 2) is None
+    assert ExpertsGroupedShape.of(p._replace(n=50), 8, 64, 3, 4, 2, 0) is None
 
 
 @ON_CARD
 @pytest.mark.parametrize(("name", "numbers"), some(
-    [("Q4_K", (8, 64, 3, 4, 2)), ("MXFP4", (8, 128, 3, 2, 2)), ("Q6_K", (16, 64, 3, 3, 2)),
-     ("NVFP4", (32, 128, 6, 2, 1)), ("Q4_0", (32, 64, 4, 3, 1)), ("MXFP4", (16, 64, 3, 4, 2))], 6))
+    [("Q4_K", (8, 64, 3, 4, 2, 0)), ("MXFP4", (8, 128, 3, 2, 2, 1)), ("Q6_K", (16, 64, 3, 3, 2, 0)),
+     ("NVFP4", (32, 128, 6, 2, 1, 1)), ("Q4_0", (32, 64, 4, 3, 1, 0)), ("MXFP4", (16, 64, 3, 4, 2, 0))], 6))
 @pytest.mark.parametrize("tokens", [1, 9, 64, 200])
 def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
     """Of two products, of which the second finds what the first has sorted; one expert has many pairs. Twice, as

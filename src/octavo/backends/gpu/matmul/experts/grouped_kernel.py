@@ -8,6 +8,7 @@ Tile:
     items            | rows 0.. | rows 64.. | ... | rows 0.. | ...      a tile's rows of weights, 64 or 128 an item
     CTAs             |     0     |     1     |     2     | ...    equal shares of all items' steps of K, 256 values each
     ring             the next item's codes | scales | x^T are on their way while this one's are multiplied
+    warps            four, which fill the ring, too, or a fifth that does
 Bound: bytes of the experts' weights; not measured.
 Tried: docs/log.md: "A matvec for each pair is hard to beat with few of them".
 Twin: `octavo.backends.reference.ops.mul_mat_id`
@@ -15,6 +16,8 @@ Twin: `octavo.backends.reference.ops.mul_mat_id`
 `sort_kernel` lists the tiles, without gaps, which is known to have ended when this kernel begins: `gather_kernel`, in
 between, lets others begin only after it has waited for that. So the first weights are asked for before the rows of x
 are waited for. The last CTA to finish a shared item adds the partial sums of all, in the order of the CTAs.
+A warp that only fills the ring spares the others 70 to 90 of 400 to 660 instructions a step, and half of the barriers,
+but takes the registers of four.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.backends.gpu.compile.gluon_names import barrier
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import TILE, Sources, W4A16Ring, memory_of, send_weights
 from octavo.backends.gpu.matmul.w4a16.streamk_kernel import StepRange, whole_tile
 from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import multiply_stage, send_stage_tokens
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 
+OTHERS = gl.constexpr(88)  # registers of a thread of a warp that fills the ring, and of its three neighbours
 LEAST_STEPS = gl.constexpr(2)  # of a program: with fewer there are more partial sums than work
 
 
@@ -93,6 +98,105 @@ def _store(acc, y, order, factors, first, end, row, expert, n):
 
 
 @gluon.jit
+def _share(tiles, n, k, shape: gl.constexpr):
+    """This program's steps, and how many items a tile of pairs has."""
+    across = gl.cdiv(n, shape.block_n)
+    steps = gl.cdiv(k, TILE * shape.depth)
+    return share_of(gl.load(tiles) * across, steps, gl.program_id(0), gl.num_programs(0), LEAST_STEPS), across
+
+
+@gluon.jit
+def _begin(sources, ring, tiles, n, k, STAGES: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr):
+    """Have the first STAGES steps copied, weights before x is waited for. Returns the place after these (`_next`) and
+    how many steps are left."""
+    work, across = _share(tiles, n, k, shape)
+    rows = across * shape.block_n
+    begin = work.start // work.steps
+    at = (begin // across, begin % across * shape.block_n, work.start - begin * work.steps)
+    here, coming = _tile_at(tiles, at[0]), _tile_at(tiles, at[0] + 1)
+    left = work.stop - work.start
+    tokens = ()
+    for i in gl.static_range(STAGES):
+        send_weights(sources, ring, i, at[2], here[0] * n + at[1], i < left, X_TILES=1)
+        tokens = tokens + ((at[2], here[1]),)  # noqa: RUF005
+        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.block_n)
+    if PDL:
+        gdc_wait()
+    for i in gl.static_range(STAGES):
+        send_stage_tokens(sources, ring, i, tokens[i][0], i < left, tokens[i][1])
+    return at, here, coming, left - STAGES
+
+
+@gluon.jit
+def _send(sources, ring, slot, at, here, n, there):
+    """Have a step copied."""
+    send_weights(sources, ring, slot, at[2], here[0] * n + at[1], there, X_TILES=1)
+    send_stage_tokens(sources, ring, slot, at[2], there, here[1])
+
+
+@gluon.jit
+def _producer(sources, ring, free, tiles, n, k, shape: gl.constexpr, PDL: gl.constexpr):
+    """Fill the ring, a stage as soon as it has been read."""
+    STAGES: gl.constexpr = shape.stages
+    work, across = _share(tiles, n, k, shape)
+    rows = across * shape.block_n
+    at, here, coming, left = _begin(sources, ring, tiles, n, k, STAGES, shape, PDL)
+    slot, phase = 0, 0
+    for _ in range(left):
+        mbarrier.wait(free.index(slot), phase)
+        _send(sources, ring, slot, at, here, n, True)
+        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.block_n)
+        phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
+        slot = gl.where(slot == STAGES - 1, 0, slot + 1)
+
+
+@gluon.jit
+def _products(
+    sources, ring, free, factors, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """Multiply this program's steps, and store the items that it finishes. Without `free`, at whose barriers it tells
+    the producer what it has read, it fills the ring itself."""
+    BN: gl.constexpr = shape.block_n
+    STAGES: gl.constexpr = shape.stages
+    work, across = _share(tiles, n, k, shape)
+    rows = across * BN
+    if free is None:
+        at, here, coming, left = _begin(sources, ring, tiles, n, k, STAGES - 1, shape, PDL)
+    elif PDL:
+        gdc_wait()
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, shape.block_m, 16])
+    slot, phase, before = 0, 0, STAGES - 1
+    for item in range(work.start // work.steps, gl.cdiv(work.stop, work.steps)):
+        first_step = gl.maximum(work.start - item * work.steps, 0)
+        own = gl.minimum(work.stop - item * work.steps, work.steps) - first_step
+        gl.assume(own > 0)
+        listed = tiles + 3 * (1 + item // across)
+        expert, first, end = gl.load(listed), gl.load(listed + 1), gl.load(listed + 2)
+        acc = gl.zeros([BN, shape.block_m], gl.float32, mma)
+        for i in range(own):
+            mbarrier.wait(ring.ready.index(slot), phase)
+            acc = multiply_stage(acc, ring, slot, layout, shape.depth, mma)
+            if free is None:
+                _send(sources, ring, before, at, here, n, left > 0)
+                at, here, coming = _next(at, here, coming, tiles, work.steps, rows, BN)
+                left -= 1
+            else:
+                barrier()  # all warps have read the codes of the stage before, and the tensor cores its x
+                mbarrier.arrive(free.index(before), pred=i > 0)
+            before = slot
+            phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
+            slot = gl.where(slot == STAGES - 1, 0, slot + 1)
+        acc = warpgroup_mma_wait(0, [acc])
+        if free is not None:
+            barrier()
+            mbarrier.arrive(free.index(before))
+        acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
+        if last:
+            _store(acc, y, order, factors, first, end, item % across * BN, expert, n)
+
+
+@gluon.jit
 def experts_grouped_kernel(
     x, codes, codes2, scales, factors, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
     PDL: gl.constexpr,
@@ -105,53 +209,21 @@ def experts_grouped_kernel(
     """
     if PDL:
         gdc_launch_dependents()
-    BM: gl.constexpr = shape.block_m
-    BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
-    DEPTH: gl.constexpr = shape.depth
-    across = gl.cdiv(n, BN)
-    steps = gl.cdiv(k, TILE * DEPTH)
-    rows = across * BN
-    work = share_of(gl.load(tiles) * across, steps, gl.program_id(0), gl.num_programs(0), LEAST_STEPS)
     sources = Sources(codes, codes2, scales, x)
     ring = W4A16Ring(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES),
         barriers(STAGES),
     )
-    left = work.stop - work.start
-    begin = work.start // steps
-    at = (begin // across, begin % across * BN, work.start - begin * steps)
-    here, coming = _tile_at(tiles, at[0]), _tile_at(tiles, at[0] + 1)
-    tokens = ()
-    for i in gl.static_range(STAGES - 1):
-        send_weights(sources, ring, i, at[2], here[0] * n + at[1], i < left, X_TILES=1)
-        tokens = tokens + ((at[2], here[1]),)  # noqa: RUF005
-        at, here, coming = _next(at, here, coming, tiles, steps, rows, BN)
-    if PDL:
-        gdc_wait()
-    for i in gl.static_range(STAGES - 1):
-        send_stage_tokens(sources, ring, i, tokens[i][0], i < left, tokens[i][1])
-    left -= STAGES - 1  # steps whose copies are still to be started
-    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, BM, 16])
-    slot, phase, free = 0, 0, STAGES - 1
-    for item in range(begin, gl.cdiv(work.stop, steps)):
-        first_step = gl.maximum(work.start - item * steps, 0)
-        own = gl.minimum(work.stop - item * steps, steps) - first_step
-        gl.assume(own > 0)
-        listed = tiles + 3 * (1 + item // across)
-        expert, first, end = gl.load(listed), gl.load(listed + 1), gl.load(listed + 2)
-        acc = gl.zeros([BN, BM], gl.float32, mma)
-        for _ in range(own):
-            mbarrier.wait(ring.ready.index(slot), phase)
-            acc = multiply_stage(acc, ring, slot, layout, DEPTH, mma)
-            send_weights(sources, ring, free, at[2], here[0] * n + at[1], left > 0, X_TILES=1)
-            send_stage_tokens(sources, ring, free, at[2], left > 0, here[1])
-            at, here, coming = _next(at, here, coming, tiles, steps, rows, BN)
-            left -= 1
-            free = slot
-            phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
-            slot = gl.where(slot == STAGES - 1, 0, slot + 1)
-        acc = warpgroup_mma_wait(0, [acc])
-        acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
-        if last:
-            _store(acc, y, order, factors, first, end, item % across * BN, expert, n)
+    if shape.producer:
+        free = barriers(STAGES)
+        gl.warp_specialize(
+            [
+                (_products, (None, ring, free, factors, order, tiles, y, splits, n, k, layout, shape, PDL)),
+                (_producer, (sources, ring, free, tiles, n, k, shape, PDL)),
+            ],
+            [1],
+            [OTHERS],
+        )
+    else:
+        _products(sources, ring, None, factors, order, tiles, y, splits, n, k, layout, shape, PDL)

@@ -247,4 +247,5 @@ def _grouped(
         gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *tiles_of(c, shape, w),
         w.halves[1] if w.layout.table else None, order, tiles, matrix(out.view(n_pairs, w.n)),
         SplitK(sums, c.counters(most * across)), w.n, w.kp, layout=w.layout, shape=shape, warps=shape.warps,
+        **({"maxnreg": shape.registers} if shape.registers else {}),
     )]
