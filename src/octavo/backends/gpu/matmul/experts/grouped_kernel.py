@@ -83,16 +83,17 @@ def _next(at, here, coming, tiles, steps, rows, BN: gl.constexpr):
 
 
 @gluon.jit
-def _store(acc, y, order, factors, first, end, row, expert, n):
-    """Rows order[first] to order[end - 1] of y f32 [pairs, n], from `row` on = acc [rows, pairs] times `factors`."""
+def _store(acc, y, order, first, end, row, expert, n):
+    """Rows order[first] to order[end - 1] of y [pairs, n], from `row` on = acc [rows, pairs]; factors are of all
+    experts' rows of weights."""
     R: gl.constexpr = acc.shape[0]
     C: gl.constexpr = acc.shape[1]
     LAYOUT: gl.constexpr = acc.type.layout
     rows = row + gl.arange(0, R, gl.SliceLayout(1, LAYOUT))
     place = first + gl.arange(0, C, gl.SliceLayout(0, LAYOUT))
     pair = gl.load(order + place, mask=place < end, other=0).expand_dims(0)
-    if factors is not None:
-        acc *= gl.load(factors + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+    if y.factors is not None:
+        acc *= gl.load(y.factors + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
     rows = rows.expand_dims(1)
     gl.store(y.data + pair.to(gl.int64) * y.stride + rows, acc, mask=(rows < n) & (place < end).expand_dims(0))
 
@@ -152,8 +153,7 @@ def _producer(sources, ring, free, tiles, n, k, shape: gl.constexpr, PDL: gl.con
 
 @gluon.jit
 def _products(
-    sources, ring, free, factors, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
-    PDL: gl.constexpr,
+    sources, ring, free, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
 ):
     """Multiply this program's steps, and store the items that it finishes. Without `free`, at whose barriers it tells
     the producer what it has read, it fills the ring itself."""
@@ -193,19 +193,19 @@ def _products(
             mbarrier.arrive(free.index(before))
         acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
         if last:
-            _store(acc, y, order, factors, first, end, item % across * BN, expert, n)
+            _store(acc, y, order, first, end, item % across * BN, expert, n)
 
 
 @gluon.jit
 def experts_grouped_kernel(
-    x, codes, codes2, scales, factors, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
+    x, codes, codes2, scales, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """Row order[i] of y f32 [pairs, n] is row i of x by its expert's weights. As many programs as fit the card.
 
     x, codes, codes2 and scales are `Sources`; x is float16 [pairs, k], sorted, as `reordered` gives it, and the rows of
-    weights are those of all experts, n of each. factors: float32 of each of these that sums are multiplied with, or
-    None. tiles is what `sort_kernel` lists. splits is memory for partial sums, and a counter for each item.
+    weights are those of all experts, n of each. y is `Results`; tiles is what `sort_kernel` lists. splits is memory for
+    partial sums, and a counter for each item.
     """
     if PDL:
         gdc_launch_dependents()
@@ -219,11 +219,11 @@ def experts_grouped_kernel(
         free = barriers(STAGES)
         gl.warp_specialize(
             [
-                (_products, (None, ring, free, factors, order, tiles, y, splits, n, k, layout, shape, PDL)),
+                (_products, (None, ring, free, order, tiles, y, splits, n, k, layout, shape, PDL)),
                 (_producer, (sources, ring, free, tiles, n, k, shape, PDL)),
             ],
             [1],
             [OTHERS],
         )
     else:
-        _products(sources, ring, None, factors, order, tiles, y, splits, n, k, layout, shape, PDL)
+        _products(sources, ring, None, order, tiles, y, splits, n, k, layout, shape, PDL)

@@ -25,7 +25,7 @@ from octavo.backends.gpu.matmul.experts.expert_shapes import (
     ExpertsMmaShape,
     ExpertsShape,
 )
-from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes, tiles_of
+from octavo.backends.gpu.matmul.w4a16.launch import results, tile_shapes, tiles_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.protocol import Call
@@ -245,7 +245,7 @@ def _grouped(
     return [*calls, *gathers, gluon.Preferred(
         "experts_grouped", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target, (programs,),
         gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *tiles_of(c, shape, w),
-        w.halves[1] if w.layout.table else None, order, tiles, matrix(out.view(n_pairs, w.n)),
-        SplitK(sums, c.counters(most * across)), w.n, w.kp, layout=w.layout, shape=shape, warps=shape.warps,
+        order, tiles, results(c, w, out.view(n_pairs, w.n)), SplitK(sums, c.counters(most * across)),
+        w.n, w.kp, layout=w.layout, shape=shape, warps=shape.warps,
         **({"maxnreg": shape.registers} if shape.registers else {}),
     )]

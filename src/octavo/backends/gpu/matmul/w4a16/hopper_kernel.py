@@ -306,6 +306,8 @@ def _store(acc, terms, y, row, token, m, n, WARPS: gl.constexpr):
     out: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [BELOW, WARPS // BELOW], [0, 1])
     value = gl.convert_layout(acc, out)
     rows, tokens, inside = rows_and_tokens(row, token, m, n, R, C, 1, out)
+    if y.factors is not None:
+        value *= gl.load(y.factors + rows, mask=rows < n, other=0.0)
     for i in gl.static_range(len(terms)):
         value += gl.load(terms[i].data + tokens.to(gl.int64) * terms[i].stride + rows, mask=inside, other=0.0)
     gl.store(y.data + tokens.to(gl.int64) * y.stride + rows, value, mask=inside)
@@ -341,7 +343,7 @@ def w4a16_hopper_kernel(
 ):
     """A program a tile of rows of W by tokens and a part of K; `size` is a `ProblemSize`.
 
-    x, codes, codes2 and scales are `Sources`, x float16 [M, K] as `reordered` gives it; y is float32.
+    x, codes, codes2 and scales are `Sources`, x float16 [M, K] as `reordered` gives it; y is `Results`.
     """
     if PDL:
         gdc_launch_dependents()

@@ -10,7 +10,7 @@ import torch
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device.torch_device import multiprocessors
-from octavo.backends.gpu.launch.arguments import SplitK, matrix
+from octavo.backends.gpu.launch.arguments import Results, SplitK, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, parts
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
@@ -76,7 +76,7 @@ def _multiply(
     of_x = tile_shapes(layout, shape)[0]
     return gluon.Preferred(
         name, otherwise, c.target, (programs,), gluon.tiles(x, *of_x), *tiles_of(c, shape, w),
-        tuple(map(matrix, terms)), matrix(y), splits, ProblemSize(m, w.n, kp), layout=layout, shape=shape,
+        tuple(map(matrix, terms)), results(c, w, y), splits, ProblemSize(m, w.n, kp), layout=layout, shape=shape,
         warps=shape.warps,
     )
 
@@ -97,7 +97,7 @@ def w4a16_product_pair(
         sums = parts(c.shared("partial sums", sum(sizes), torch.float32), sizes)
         counters = parts(c.counters(sum(tiles)), tiles)
         of_each = [
-            MultiCtaPart(matrix(y), SplitK(*memory), ProblemSize(x.tokens, w.n, x.kp), n)
+            MultiCtaPart(results(c, w, y), SplitK(*memory), ProblemSize(x.tokens, w.n, x.kp), n)
             for y, memory, w, n in zip(ys, zip(sums, counters, strict=True), weights, programs, strict=True)
         ]
         of_x = tile_shapes(weights[0].layout, pair.shape)[0]
@@ -129,6 +129,12 @@ def tiles_of(c: Context, shape: W4A16Shape, w: QuantWeight) -> tuple[Any, Any, A
         gluon.tiles(planes.codes2.view(rows, -1), *of_codes2) if planes.codes2 is not None else None,
         gluon.tiles(f16_scales(c, w), *of_scales),
     )
+
+
+def results(c: Context, w: QuantWeight, y: torch.Tensor) -> Results:
+    """Where results go, and the factors of e2m1 codes' rows."""
+    f16_scales(c, w)
+    return Results(y, y.stride(0), w.halves[1] if w.layout.table else None)
 
 
 def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int], ...]:

@@ -48,7 +48,8 @@ def stages(layout: PlaneLayout, block_m: int, block_n: int, most: int) -> int:
 
 
 def _computes(p: Product, name: gluon.Name) -> bool:
-    usable = becomes_float16(p.layout, p.arch) and gluon.usable("w4a16") and gluon.usable(name)
+    known = becomes_float16(p.layout, p.arch) or is_e2m1(p.layout, p.arch)
+    usable = known and gluon.usable("w4a16") and gluon.usable(name)
     return p.tokens >= MIN_TOKENS and usable
 
 
