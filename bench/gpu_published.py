@@ -270,7 +270,7 @@ class Run:
             late.cancel()
         if process.returncode and time.monotonic() >= self.end:
             return
-        if process.returncode and "failed" not in self.cases[-1]:
+        if process.returncode and "failed" not in (self.cases or [{}])[-1]:
             self._keep({"model": name, "part": part, "test": part, "failed": f"ended with status {process.returncode}"})
         self._keep({"model": name, "part": part, "test": "done"})
 

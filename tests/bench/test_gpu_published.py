@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +74,8 @@ def test_make_folder_refuses(tmp_path: Path, shapes: None) -> None:
         make_folder("dense", "w3a3", tmp_path / "a")
     with pytest.raises(UsageError, match="layout qqq does not hold fp8"):
         make_folder("dense", "fp8", tmp_path / "a", layout="qqq")
+    with pytest.raises(UsageError, match="layout qqq does not hold BF16, which needs none"):
+        make_folder("dense", "bf16", tmp_path / "a", layout="qqq")
     with pytest.raises(FileError, match="has files in it"):
         make_folder("dense", "fp8", tmp_path.parent)
     assert not list(tmp_path.iterdir())
@@ -111,6 +115,23 @@ def test_every_part_has_cases(published: ModuleType, tmp_path: Path, part: str) 
     found = [case["test"] for case in measured.cases(set())]
     assert found == CASES[part]
     assert part in ("prompt", "start") or not list(measured.cases(set(found)))
+
+
+def test_a_first_part_whose_process_ends_without_a_word(
+    published: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is killed for its memory: it counts as failed, and the next one is tried."""
+    asked = Namespace(folder=tmp_path, models=["8b-bf16"], parts=["prompt", "start"], budget=1e6, dry=True,
+                      again=False, delete=False, output=tmp_path, commit="none")
+    published.MODELS["8b-bf16"].path(tmp_path, "8b-bf16").mkdir()
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    run = published.Run(asked)
+    monkeypatch.setattr(published.sys, "executable", shutil.which("false"))
+    run.all()
+    assert [(case["part"], case["test"]) for case in run.cases] == [
+        ("prompt", "prompt"), ("prompt", "done"), ("start", "start"), ("start", "done"),
+    ]
+    assert run.cases[0]["failed"] == "ended with status 1"
 
 
 def test_the_parts(published: ModuleType) -> None:

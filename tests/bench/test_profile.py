@@ -107,6 +107,18 @@ def test_rows_say_how_near_the_limit_they_are() -> None:
     assert all(row["of_limit"] is None for row in group(few, by_node))
 
 
+def test_floats_on_a_cpu_are_bound_by_reading_or_not_known() -> None:
+    """Their limit is not measured: a prompt's products, for which reading takes least, have no share of it."""
+    line, product_of_floats = Roofline("cpu", 40.0, {8: 1000.0}), product("f32")
+    few = line.bound(product_of_floats, Cost(weights=4_000_000, operations=4_000_000))
+    assert few.share(2e-4) == (pytest.approx(0.5), "reading")
+    many = line.bound(product_of_floats, Cost(weights=4_000_000, operations=1_000_000_000))
+    assert many.share(1e-2) is None
+    assert (many + line.bound(product("q8_1"), Cost(operations=2_000_000_000))).share(4e-3) == (
+        pytest.approx(0.5), "multiplying",
+    )
+
+
 def test_limits_that_are_not_known() -> None:
     assert Roofline("gpu").bound(product("f32"), Cost(4000, 0, 2000)) == Bound()
     assert Bound().share(1.0) is None

@@ -106,6 +106,15 @@ def test_stages_of_a_pipeline(octavo: Run, alphabet: str) -> None:
     assert error == "octavo: error: --pipeline is 3, but the model has 2 layers (allowed: 1 to 2)"
 
 
+def test_what_a_rank_has(octavo: Run) -> None:
+    given = ("inspect", "demo", "--ctx", "64", "--device", "cpu", "--tensor-parallel", "2")
+    assert "rank 0 of 2 layers 0 to 9 on cpu: 7.5 MB of weights" in " ".join(squeezed(octavo(*given).out))
+    shown = squeezed(octavo(*given, "--pipeline", "2").out)
+    places = [line.partition(":")[0] for line in shown if "rank" in line]
+    assert places == ["stage 0 rank 0 of 2, layers 0 to 4 on cpu 0", "stage 1 rank 0 of 2, layers 5 to 9 on cpu 1"]
+    assert json.loads(octavo(*given, "--json").out)["facts"]["ranks"] == 2
+
+
 def test_json(octavo: Run, alphabet: str) -> None:
     got = octavo("inspect", alphabet, "--json", "--tensors", "--graph", "--check")
     assert (got.status, got.err) == (0, "")

@@ -148,6 +148,12 @@ def test_others_commands_are_answered(octavo: Run, name: str) -> None:
     assert f"No such command '{name}': there is {COMMANDS[name]}" in octavo(name, "x").error()
 
 
+def test_commands_of_a_group_are_listed(octavo: Run) -> None:
+    assert octavo("eval", "perplexity", "x").error() == (
+        "octavo: error: No such command 'octavo eval perplexity' (allowed: ppl, kl, cache, retrieval, demo)"
+    )
+
+
 @pytest.mark.parametrize("name", VERBOSE)
 def test_more_is_said_behind_the_command_too(octavo: Run, alphabet: str, name: str) -> None:
     octavo("run", alphabet, "ab", "--raw", "-n", "3", name)

@@ -65,7 +65,7 @@ def test_a_host_that_no_request_has(octavo: Run, host: str) -> None:
 
 @pytest.mark.parametrize(("events", "said"), [
     (KVEvents("tcp://*:5557", "tcp://*:5558"), "published at tcp://*:5557, and again on request at tcp://*:5558"),
-    (KVEvents("tcp://router:5557"), "sent to tcp://router:5557"),
+    (KVEvents("tcp://router:5557"), "sent to a reader that listens at tcp://router:5557"),
 ])
 def test_a_line_says_where_kv_events_go(events: KVEvents, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as sock:
@@ -80,8 +80,8 @@ def test_a_line_says_where_kv_events_go(events: KVEvents, said: str, capsys: pyt
 
 def test_replicas_publish_kv_events_at_ports_of_their_own(tmp_path: Path) -> None:
     apart = "tcp://*:5557", "tcp://*:5561", "kv"
-    assert serve.Routers(*apart).options(4) == KVEvents(*apart)
-    assert serve.Routers("tcp://localhost:5557", "tcp://*:5558").options(4) is not None, "the first is the router's"
+    assert serve.Routers(*apart).options(4, here=False) == KVEvents(*apart)
+    assert serve.Routers("tcp://localhost:5557", "tcp://*:5558").options(4, here=False), "the first is the router's"
     for routers, n, words in (
         (serve.Routers("tcp://*:5557", "tcp://*:5558"), 2, r"\(allowed: ports that are 2 or more apart\)"),
         (serve.Routers("tcp://*:5557", "tcp://[::]:5554"), 4, "ports that are 4 or more apart"),
@@ -93,6 +93,18 @@ def test_replicas_publish_kv_events_at_ports_of_their_own(tmp_path: Path) -> Non
     assert serve.Routers(f"ipc://{tmp_path}/events").options(1) is not None
     with pytest.raises(UsageError, match=r"events.1: a file that is not a socket is there"):
         serve.Routers(f"ipc://{tmp_path}/events").options(2)
+
+
+def test_ports_of_kv_events_are_looked_at_before_the_model_is_loaded() -> None:
+    """Of every replica of this machine: one that can't publish would be started again and again."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        asked = serve.Routers(f"tcp://*:{port}")
+        with pytest.raises(UsageError, match=rf"can't be published at tcp://\*:{port}: Address already in use"):
+            asked.options(2)
+        assert asked.options(2, here=False)
 
 
 def test_a_path_of_kv_events_is_looked_at_before_the_model_is_loaded(tmp_path: Path) -> None:

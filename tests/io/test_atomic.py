@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import FileError
-from octavo.io.atomic import new_folder, replace_file, require_target
+from octavo.io.atomic import new_folder, replace_file, require_new_folder, require_target
 
 posix = pytest.mark.skipif(os.name != "posix", reason="FIFOs, sockets and locks are POSIX's")
 Writer = Callable[[Path], AbstractContextManager[str]]
@@ -102,6 +102,13 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @posix
+def test_a_folder_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before anything is written beside the current folder, which is what the system takes it for."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match="the folder to write has no name"):
+        require_new_folder("")
+
+
 @pytest.mark.parametrize("write", [replace_file, new_folder])
 def test_what_a_killed_process_left_is_removed(tmp_path: Path, writer: subprocess.Popen[str], write: Writer) -> None:
     ours = [".octavo-notes.tmp", "octavo-0123456789abcdef.tmp"]

@@ -195,6 +195,19 @@ def test_a_replica_that_ends_is_forgotten_and_comes_back(
     assert not any(bits >> holder.number & 1 for bits in front.pool.router._holders.values())
 
 
+@pytest.mark.parametrize("ending", [False, True])
+def test_one_that_is_not_well_is_a_warning_until_the_end(
+    two: tuple[Server, Front, list[Scripted]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    ending: bool,
+) -> None:
+    monkeypatch.setattr(pool, "LOOK_S", 0.02)
+    _, front, replicas = two
+    front.pool.ending = ending
+    replicas[0].health = json_answer(503)
+    until(lambda: front.pool.replicas[0].state == "unwell")
+    assert ("replica 0 is not well: its /health says 503" in caplog.text) is not ending
+
+
 def test_one_that_is_not_well_gets_no_requests(
     two: tuple[Server, Front, list[Scripted]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,18 +21,25 @@ Side = Literal["reading", "multiplying"]
 
 @dataclass(frozen=True)
 class Bound:
-    """Seconds that something takes at least: to read its bytes, and to multiply; 0 where that is not known."""
+    """Seconds that something takes at least: to read its bytes, and to multiply; 0 where that is not known.
+
+    `unknown` are those of products whose limit is not known, at that of 8-bit numbers, which no others exceed.
+    """
 
     reading: float = 0.0
     multiplying: float = 0.0
+    unknown: float = 0.0
 
     def __add__(self, other: Bound) -> Bound:
-        return Bound(self.reading + other.reading, self.multiplying + other.multiplying)
+        return Bound(
+            self.reading + other.reading, self.multiplying + other.multiplying, self.unknown + other.unknown
+        )
 
     def share(self, seconds: float) -> tuple[float, Side] | None:
-        """The larger of the two as a part of `seconds`, and which it is; None where neither is known."""
+        """The larger of the two as a part of `seconds`, and which it is; None where neither is known, and where more
+        time than that goes to multiplying whose limit is not known."""
         most = max(self.reading, self.multiplying)
-        if not most:
+        if most <= self.unknown:
             return None
         return most / seconds, "reading" if self.reading >= self.multiplying else "multiplying"
 
@@ -48,9 +55,10 @@ class Roofline:
 
     def bound(self, node: Node, does: Cost) -> Bound:
         """What a node takes at least."""
-        gops = self.gops.get(self._bits(node), 0.0)
-        nbytes = does.weights + does.cache
-        return Bound(nbytes / self.read / 1e9 if self.read else 0.0, does.operations / gops / 1e9 if gops else 0.0)
+        gops, most = self.gops.get(self._bits(node), 0.0), self.gops.get(8, 0.0)
+        reading = (does.weights + does.cache) / self.read / 1e9 if self.read else 0.0
+        multiplying = does.operations / (gops or most) / 1e9 if most else 0.0
+        return Bound(reading, multiplying) if gops else Bound(reading, 0.0, multiplying)
 
     def step(self, nodes: Iterable[Node], load: OpLoad) -> Bound:
         """What a step of these nodes takes at least."""

@@ -60,6 +60,8 @@ def make_folder(
         raise UsageError(f"unknown scheme {scheme!r} (allowed: {', '.join((*PLAIN, *CHECKPOINT_SCHEMES))})")
     if static and (plain or "expert_count" in shape.keys):
         raise UsageError(f"static activations of {name} in {scheme} (allowed: of schemes, and without experts)")
+    if plain and layout != "compressed-tensors":
+        raise UsageError(f"layout {layout} does not hold {scheme.upper()}, which needs none")
     require_new_folder(path)
     writer = find_writer(layout)
     kind = writer.scheme(checkpoint_scheme("int8-w8a8" if plain else scheme))

@@ -327,6 +327,8 @@ class Commands(TyperGroup):
         name = args[0] if args else ""
         if self.name == "octavo" and name in COMMANDS and name not in self.commands:
             raise UsageError(f"No such command '{name}': there is {COMMANDS[name]}")
+        if self.name != "octavo" and not name.startswith("-") and name not in self.commands:
+            raise UsageError(f"No such command '{ctx.command_path} {name}' (allowed: {', '.join(self.commands)})")
         return super().resolve_command(ctx, args)
 
 

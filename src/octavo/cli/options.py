@@ -48,7 +48,8 @@ Layers = Annotated[
 TensorParallel = Annotated[
     int,
     place_option("--tensor-parallel", "-tp", metavar="N",
-                 help="N processes compute the model together, each with a part of weights and cache; needs torch."),
+                 help="Divide the model among N processes, each with part of every layer (on GPUs, one each); needs "
+                 "torch."),
 ]
 WeightCache = Annotated[
     bool,
@@ -57,8 +58,8 @@ WeightCache = Annotated[
 ]
 Pipeline = Annotated[
     int,
-    place_option("--pipeline", "-pp", metavar="N", help="N GPUs have the layers, each a run of them; with "
-                 "--tensor-parallel N for each process."),
+    place_option("--pipeline", "-pp", metavar="N", help="Divide the layers among N GPUs; with --tensor-parallel, N "
+                 "per process."),
 ]
 Lora = Annotated[
     list[str] | None,

@@ -53,6 +53,8 @@ def _require_regular(path: str | os.PathLike[str]) -> None:
 
 def require_new_folder(path: str | os.PathLike[str]) -> None:
     """Raise FileError unless `new_folder` can make `path`: a new name in a folder that exists, or an empty folder."""
+    if not os.fspath(path):  # of the current folder, as the system has it, whatever is in there
+        raise FileError("the folder to write has no name")
     parent = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(parent):
         raise FileError(f"there is no folder {parent}", file=path)

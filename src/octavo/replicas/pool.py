@@ -232,7 +232,8 @@ class Pool:
             missing = 0
             well = status == 200
             if replica.state == "up" and not well:
-                log.warning("replica %d is not well: its /health says %d", replica.number, status)
+                level = logging.DEBUG if self.ending else logging.WARNING  # Ctrl-C reaches those of a local Ray too
+                log.log(level, "replica %d is not well: its /health says %d", replica.number, status)
                 self._set(replica, "unwell")
                 if self.up:
                     self._lose(replica)

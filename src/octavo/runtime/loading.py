@@ -72,7 +72,7 @@ def load(
                    several, or what each is multiplied by, as in {"adapter.gguf": 0.5}
     tensor_parallel  how many processes of this machine compute the model together, each with its part of the weights
                    and of the cache; they share `threads`
-    pipeline       how many GPUs have the layers, each a run of them; with `tensor_parallel` each process has that many.
+    pipeline       how many GPUs the layers are divided among; with `tensor_parallel` each process has that many.
                    On the CPU steps are only divided so
     step_timeout   seconds of a step after which processes are killed, and RankError is raised; 0: no limit
     weight_cache   weights packed for the CPU are kept on the disk, for the next start to map them; with False those of

@@ -171,6 +171,26 @@ def test_a_rank_that_is_killed_ends_all_replies() -> None:
     assert gone([follower])
 
 
+def test_a_model_that_another_thread_closes() -> None:
+    """A reply ends with an error of Octavo's, whatever the step was at."""
+    begun, errors = Event(), list[Exception]()
+    model = load()
+
+    def ask() -> None:
+        try:
+            for _ in model.generate("Count.", raw=True, ignore_eos=True, max_tokens=400, temperature=0.0):
+                begun.set()
+        except Exception as error:
+            errors.append(error)
+
+    thread = Thread(target=ask)
+    thread.start()
+    assert begun.wait(HANG_S)
+    model.close()
+    thread.join(HANG_S)
+    assert [(type(error), str(error)) for error in errors] == [(RankError, "the model was closed by another thread")]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells that a process is stopped")
 def test_a_rank_that_is_stopped_ends_all_replies_after_a_while() -> None:
     with load(max_sequences=2) as model:

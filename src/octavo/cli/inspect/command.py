@@ -66,10 +66,11 @@ def inspect(
             report["scales"] = inspect_scales.scales(file, scales)
         if device == "gpu":
             report["kernels"] = _kernels(file, ctx, kv)
-        if pipeline != 1:
+        if pipeline != 1 or tensor_parallel != 1:
             from octavo.cli.inspect.facts import engine, stages
 
             report["facts"]["stages"] = stages(engine(file, ctx, kv, device, tensor_parallel, pipeline))
+            report["facts"]["ranks"] = tensor_parallel
         if graph:
             report["graph"] = _graph(file, device, ctx, kv, tensor_parallel, pipeline, as_json)
         bad = find_non_finite(file) if check else {}

@@ -218,10 +218,14 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
             f"{size(memory['cache'])} of keys and values{states}, about {size(memory['process'])} of Python, "
             "tokenizer and workspaces",
         }
-    for i, stage in enumerate(found.get("stages", ())):
-        shown[f"stage {i}"] = (
-            f"layers {stage['layers'][0]} to {stage['layers'][1]} on {stage['device']}: {size(stage['weights'])} of "
-            f"weights, {size(stage['cache'])} of keys and values, {size(stage['work'])} to compute with"
+    stages, ranks = found.get("stages", ()), found.get("ranks", 1)
+    rank = f"rank 0 of {ranks}" if ranks > 1 else ""
+    for i, stage in enumerate(stages):
+        name, whose = (f"stage {i}", rank and f"{rank}, ") if len(stages) > 1 else (rank, "")
+        shown[name] = (
+            f"{whose}layers {stage['layers'][0]} to {stage['layers'][1]} on {stage['device']}: "
+            f"{size(stage['weights'])} of weights, {size(stage['cache'])} of keys and values, "
+            f"{size(stage['work'])} to compute with"
         )
     template = found["template"]
     offers = "" if not template else f" ({', '.join(template)})"

@@ -152,14 +152,14 @@ class Routers:
         str, router_option("--kv-events-topic", metavar="TEXT", help="The topic of KV events, e.g. kv@POD@MODEL.")
     ] = ""
 
-    def options(self, servers: int = 1) -> KVEvents | None:
-        """Those of the first of `servers`, see `KVEvents.of_rank`.
+    def options(self, servers: int = 1, *, here: bool = True) -> KVEvents | None:
+        """Those of the first of `servers`, see `KVEvents.of_rank`; `here`: on this machine, with its ports free.
 
         Raises UsageError for what is not an address, or not as many, OctavoError without pyzmq.
         """
         from importlib.util import find_spec
 
-        from octavo.server.kv_events.address import require_free, require_host
+        from octavo.server.kv_events.address import require_free, require_free_port, require_host
         from octavo.server.serve_options import KVEvents
 
         if self.kv_events is None:
@@ -181,6 +181,8 @@ class Routers:
         for one in map(events.of_rank, range(servers)):
             for address in filter(None, (one.endpoint, one.replay)):
                 require_free(address)
+                if here:
+                    require_free_port(address)
         return events
 
     def _require_ports(self, servers: int) -> None:
@@ -219,7 +221,7 @@ def serve(
         engine, options = (
             replace(
                 engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
-                kv_events=routers.options(replicas.replicas or 1),
+                kv_events=routers.options(replicas.replicas or 1, here=replicas.ray_address in (None, "local")),
             ),
             _server_options(path, access, defaults, limits, lora),
         )
@@ -396,7 +398,7 @@ def _tell(options: ServerOptions, sock: socket.socket, events: KVEvents | None =
     url, by = f"{scheme}://{shown}:{sock.getsockname()[1]}", f" by {replicas} replicas" if replicas else ""
     print(f"octavo: {options.name} is served at {url}{by}", file=sys.stderr, flush=True)
     for one in () if events is None else map(events.of_rank, range(replicas or 1)):
-        how = "published at" if binds(one.endpoint) else "sent to"
+        how = "published at" if binds(one.endpoint) else "sent to a reader that listens at"
         again = "" if one.replay is None else f", and again on request at {one.replay}"
         whose = f" of replica {one.rank}" if replicas else ""
         print(f"octavo: KV events{whose} are {how} {one.endpoint}{again}", file=sys.stderr, flush=True)

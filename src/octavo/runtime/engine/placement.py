@@ -170,7 +170,7 @@ class Placement:
             problem = f"gpu_layers is {wanted}, but there is no backend for the other layers: use all"
             raise UsageError(problem, argument="gpu_layers")
         self._joined = _joined(graph, n_layer)
-        most = self.layers - sum(self._joined[n_layer - self.layers :])
+        most = self.layers - sum(self._joined[n_layer - self.layers + 1 :])
         if self.layers and most < n_stages:
             whose = "the model has" if self.layers == n_layer else "there are to be"
             how_many = f"{self.layers} layers on the GPUs" if self.layers < n_layer else f"{n_layer} layers"

@@ -250,6 +250,8 @@ class RankGroup:
     def _give_up(self, error: BaseException | None) -> None:
         """Raise RankError of the rank that has ended, or end all because rank 0 has failed."""
         shared, until = self._shared, monotonic() + NOTICE_S
+        if shared.closing and not shared.failure and (error is None or isinstance(error, RuntimeError)):
+            raise RankError("the model was closed by another thread") from error
         with shared.changed:
             while not shared.failure and (error is None or isinstance(error, RuntimeError)) and monotonic() < until:
                 shared.changed.wait(max(until - monotonic(), 0))

@@ -28,6 +28,21 @@ def require_free(endpoint: str) -> None:
                          "socket that nobody listens at)", argument="kv_events") from None
 
 
+def require_free_port(endpoint: str) -> None:
+    """Raise UsageError for a TCP address to bind to whose port another process of this machine listens at."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not binds(endpoint) or endpoint.startswith(IPC):
+        return
+    host = "" if host == "*" else host.strip("[]")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            problem = f"KV events can't be published at {endpoint}: {error.strerror}"
+            raise UsageError(problem, argument="kv_events") from None
+
+
 def require_host(endpoint: str) -> None:
     """Raise UsageError for a TCP address to connect to whose host has no address: ZeroMQ would try for ever."""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")

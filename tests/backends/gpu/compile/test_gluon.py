@@ -63,7 +63,7 @@ def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process on an H100, in which nothing has failed yet."""
     monkeypatch.setattr(gluon, "_given_up", set())
     monkeypatch.setattr(gluon, "_said", set())
-    monkeypatch.setattr(torch_device, "target", lambda: H100)
+    monkeypatch.setattr(torch_device, "target", lambda card=None: H100)
 
 
 def does_not_compile() -> None:

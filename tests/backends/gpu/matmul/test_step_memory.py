@@ -104,7 +104,7 @@ class NoKernel:
 def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> GpuTarget:
     """An architecture on the device meta, on which kernels do nothing."""
     made = GpuTarget("meta", "none", False, request.param, "a card that is not here")
-    monkeypatch.setattr(torch_device, "target", lambda: made)
+    monkeypatch.setattr(torch_device, "target", lambda card=None: made)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda at: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(Launch, "__call__", lambda launch: None)
     monkeypatch.setattr(gluon, "kernel", lambda name: NoKernel())
