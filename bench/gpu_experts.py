@@ -1,7 +1,7 @@
 """Times products with many experts on the GPU backend and writes bench/results/gpu-experts-<date>.json.
 
     python bench/gpu_experts.py [--tokens 4 8 16 32 64 128 512 2048] [--weights gate-Q4_K ...]
-        [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
+        [--kernels experts_grouped] [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
 
 128 experts of which each token takes 8, with the widths of Qwen3 30B A3B, and 32 of which it takes 4, with those of
 gpt-oss 20B. `rows` have products by each kernel that may be chosen for a number of tokens, with experts at random:
@@ -50,8 +50,8 @@ FEW, GROUPED = 128, 512
 """The most tokens that kernels for a few are timed with, and those that read each expert once."""
 
 
-def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[dict[str, Any]]:
-    """A row for each number of tokens, weight and kernel."""
+def products(backend: GpuBackend, counts: list[int], wanted: list[str], kernels: str) -> list[dict[str, Any]]:
+    """A row for each number of tokens, weight, and kernel whose name begins so."""
     rng, rows = np.random.default_rng(0), []
     for name, fmt, count, used, n, k in WEIGHTS:
         if f"{name}-{fmt}" not in wanted:
@@ -62,6 +62,8 @@ def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[
             ids = torch.from_numpy(np.argsort(rng.random((tokens, count)), 1)[:, :used].astype(np.int32)).cuda()
             read = len(torch.unique(ids)) * n * w.layout.row_bytes(w.kp)
             for kernel, shape in _shapes(w, tokens, used, backend.target.arch):
+                if not kernel.startswith(kernels):
+                    continue
                 times = _launches(backend, w, shape, ids, used if name == "gate" else 1)
                 rows.append({"tokens": tokens, "weights": name, "format": fmt, "kernel": kernel, "microseconds": times,
                              "tflops": 2e-6 * tokens * used * n * k / times[-1], "gb_per_s": 1e-3 * read / times[-1]})
@@ -126,13 +128,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128, 512, 2048])
     parser.add_argument("--weights", nargs="+", default=[f"{name}-{fmt}" for name, fmt, *_ in WEIGHTS])
+    parser.add_argument("--kernels", default="")
     parser.add_argument("--steps", type=int, nargs="*", default=[1, 512, 2048])
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     backend = GpuBackend()
     described = results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit)
-    found = {"rows": products(backend, options.tokens, options.weights), "steps": steps(options.steps)}
+    rows = products(backend, options.tokens, options.weights, options.kernels)
+    found = {"rows": rows, "steps": steps(options.steps)}
     results_file.write("gpu-experts", {**described, **found}, options.output)
 
 

@@ -106,5 +106,7 @@ PRODUCTS: Kernels = {
     "float_matvec": (float_matvec_kernel, {"BLOCK_N": 8, "BLOCK_K": 512}, 8,
                      {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
     "f16_scales": (w4a16_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),
+    "folded_scales": (w4a16_hopper.folded_scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4,
+                      {"out": "*i32", "factors": "*fp32"}),
     "reorder": (w4a16_hopper.reorder_kernel, {"B": 2048}, 4, {"out": "*fp16"}),
 }
