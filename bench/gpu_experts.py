@@ -1,7 +1,7 @@
 """Times products with many experts on the GPU backend and writes bench/results/gpu-experts-<date>.json.
 
     python bench/gpu_experts.py [--tokens 4 8 16 32 64 128 512 2048] [--weights gate-Q4_K ...]
-        [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
+        [--kernels experts_grouped] [--steps 1 512 2048] [--commit HASH] [-o FOLDER]
 
 128 experts of which each token takes 8, with the widths of Qwen3 30B A3B, and 32 of which it takes 4, with those of
 gpt-oss 20B. `rows` have products by each kernel that may be chosen for a number of tokens, with experts at random:
@@ -31,7 +31,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsMmaShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape, ExpertsMmaShape
 from octavo.backends.gpu.matmul.launch import product_by_id
 from octavo.backends.gpu.matmul.product import Product
 from octavo.backends.gpu.weights.device_weights import QuantWeight
@@ -46,12 +46,12 @@ WEIGHTS = (
     ("gate", "MXFP4", 32, 4, 2880, 2880),
 )
 """Of each its name, format, experts, how many a token takes, and their rows and columns."""
-FEW = 128
-"""The most tokens that kernels for a few are timed with."""
+FEW, GROUPED = 128, 512
+"""The most tokens that kernels for a few are timed with, and those that read each expert once."""
 
 
-def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[dict[str, Any]]:
-    """A row for each number of tokens, weight and kernel."""
+def products(backend: GpuBackend, counts: list[int], wanted: list[str], kernels: str) -> list[dict[str, Any]]:
+    """A row for each number of tokens, weight, and kernel whose name begins so."""
     rng, rows = np.random.default_rng(0), []
     for name, fmt, count, used, n, k in WEIGHTS:
         if f"{name}-{fmt}" not in wanted:
@@ -62,6 +62,8 @@ def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[
             ids = torch.from_numpy(np.argsort(rng.random((tokens, count)), 1)[:, :used].astype(np.int32)).cuda()
             read = len(torch.unique(ids)) * n * w.layout.row_bytes(w.kp)
             for kernel, shape in _shapes(w, tokens, used, backend.target.arch):
+                if not kernel.startswith(kernels):
+                    continue
                 times = _launches(backend, w, shape, ids, used if name == "gate" else 1)
                 rows.append({"tokens": tokens, "weights": name, "format": fmt, "kernel": kernel, "microseconds": times,
                              "tflops": 2e-6 * tokens * used * n * k / times[-1], "gb_per_s": 1e-3 * read / times[-1]})
@@ -72,7 +74,7 @@ def products(backend: GpuBackend, counts: list[int], wanted: list[str]) -> list[
 def _shapes(w: QuantWeight, tokens: int, used: int, arch: str) -> Iterator[tuple[str, Any]]:
     """Kernels with their shapes; None is a matvec for each pair."""
     size = w.layout, w.n, w.kp, tokens * used / w.experts, arch
-    p = Product(*size[:3], tokens, arch)
+    p, average = Product(*size[:3], tokens, arch), tokens * used / w.experts
     if tokens <= FEW:
         yield "pairs", None
         for numbers in ExpertsMmaShape.space(p):
@@ -80,8 +82,12 @@ def _shapes(w: QuantWeight, tokens: int, used: int, arch: str) -> Iterator[tuple
     portable = dispatch.portable_experts(*size)
     yield "experts", portable
     for numbers in ExpertsHopperShape.space(p):
-        if (shape := ExpertsHopperShape.of(p, *numbers)) is not None:
-            yield "experts_hopper " + " ".join(map(str, numbers)), shape
+        if (wide := ExpertsHopperShape.of(p, *numbers)) is not None:
+            yield "experts_hopper " + " ".join(map(str, numbers)), wide
+    if tokens <= GROUPED:
+        for numbers in ExpertsGroupedShape.space(p):
+            if (shape := ExpertsGroupedShape.of(p, *numbers)) is not None and shape.block_m <= 8 * max(1, average):
+                yield "experts_grouped " + " ".join(map(str, numbers)), shape
 
 
 def _launches(backend: GpuBackend, w: QuantWeight, shape: Any, ids: torch.Tensor, sharing: int) -> list[float]:
@@ -122,13 +128,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128, 512, 2048])
     parser.add_argument("--weights", nargs="+", default=[f"{name}-{fmt}" for name, fmt, *_ in WEIGHTS])
+    parser.add_argument("--kernels", default="")
     parser.add_argument("--steps", type=int, nargs="*", default=[1, 512, 2048])
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     backend = GpuBackend()
     described = results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit)
-    found = {"rows": products(backend, options.tokens, options.weights), "steps": steps(options.steps)}
+    rows = products(backend, options.tokens, options.weights, options.kernels)
+    found = {"rows": rows, "steps": steps(options.steps)}
     results_file.write("gpu-experts", {**described, **found}, options.output)
 
 

@@ -40,10 +40,11 @@ class Case(NamedTuple):
     stages: int
     language: Any = ASTSource
     even: Collection[str] = ()
+    registers: int | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"num_warps": self.warps, "num_stages": self.stages, **FUSION}
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers, **FUSION}
 
     def arguments(self) -> dict[str, Any]:
         """A constant, a type, or a record of these, for each argument."""

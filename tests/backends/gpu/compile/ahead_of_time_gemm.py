@@ -35,13 +35,16 @@ from octavo.backends.gpu.attention.prefill_hopper_launch import (
     PrefillShape,
 )
 from octavo.backends.gpu.compile.gluon import tile_layout
-from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, SplitK
+from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, Results, SplitK
 from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape
+from octavo.backends.gpu.matmul.experts.grouped_kernel import experts_grouped_kernel
 from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kernel
+from octavo.backends.gpu.matmul.product import Product
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MultiCtaShape, StreamKShape, W4A16Shape
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, MultiCtaShape, StreamKShape, W4A16Shape
 from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
 from octavo.backends.gpu.matmul.w8a8.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
@@ -88,7 +91,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         r"w?g?mma[.\w:]*(?:s8|i8|e4m3|e5m2|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text
     )
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    mixed = name.startswith(("w4a16_", "head_", "pair_", "experts_", "attention8_"))
+    mixed = name.startswith(("w4a16_", "head_", "pair_", "experts_", "grouped_", "attention8_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits, "shared": made.metadata.shared}
@@ -102,6 +105,8 @@ def case_of(name: str, tokens: int, target: str) -> Case:
         return _pair(name.removeprefix("pair_"), tokens)
     if name.startswith("experts_"):
         return _experts(name.removeprefix("experts_"), tokens)
+    if name.startswith("grouped_"):
+        return _grouped(tokens, *name.removeprefix("grouped_").split("-"))
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
     if name.startswith(("attention8_", "encode_")):
@@ -185,10 +190,14 @@ def _mixed(name: str, tokens: int) -> Case:
     kind, name = name.split("_", maxsplit=1)
     layout = layout_of(row_named(name), "f16")
     s = dispatch.w4a16(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
+    if layout.table:  # which no tuned table has
+        family, p = MultiCtaShape if tokens <= 32 else HopperShape, Product(layout, N, K, tokens, "sm_90")
+        s = family.of(p, *next(iter(family.space(p))))
     assert s is not None
     row = Matrix("*fp32", "i32")
     types = _tiles(layout, s) | {
-        "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": ProblemSize("i32", "i32", "i32"),
+        "terms": (row, row), "y": _results(layout), "splits": SplitK("*fp32", "*i32"),
+        "size": ProblemSize("i32", "i32", "i32"),
     }
     fixed = {"layout": layout, "shape": s, "PDL": True}
     kernel: Any = w4a16_hopper.w4a16_hopper_kernel
@@ -206,11 +215,15 @@ def _pair(names: str, tokens: int) -> Case:
     assert pair is not None
     one, other = _tiles(layouts[0], pair.shape), _tiles(layouts[1], pair.other_shape)
     assert one["x"] == other.pop("x")
-    part = MultiCtaPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), ProblemSize("i32", "i32", "i32"), "i32")
+    part = MultiCtaPart(Results("*fp32", "i32", None), SplitK("*fp32", "*i32"), ProblemSize("i32", "i32", "i32"), "i32")
     types = one | {f"other_{name}": kind for name, kind in other.items()} | {"one": part, "other": part}
     fixed = {"pair": pair, "PDL": True}
     kernel = streamk_multicta_kernel.w4a16_multicta_pair_kernel
     return _case("sm_90", kernel, fixed, types, pair.shape.warps, pair.shape.stages, GluonASTSource)
+
+
+def _results(layout: PlaneLayout) -> Results:
+    return Results("*fp32", "i32", "*fp32" if layout.table else None)  # type: ignore[arg-type]
 
 
 def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
@@ -236,6 +249,19 @@ def _experts(name: str, tokens: int) -> Case:
     types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
     fixed = {"layout": layout, "shape": s, "PDL": True}
     return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
+def _grouped(pairs: int, name: str, *numbers: str) -> Case:
+    """The product of few pairs of a token and an expert by a kernel whose programs take part after part."""
+    layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
+    p = Product(layout, 768, 2048, 1, "sm_90")
+    s = ExpertsGroupedShape.of(p, pairs, *map(int, numbers))
+    assert s is not None
+    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": _results(layout),
+                                 "splits": SplitK("*fp32", "*i32")}
+    fixed = {"layout": layout, "shape": s, "PDL": True}
+    case = _case("sm_90", experts_grouped_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+    return case._replace(registers=s.registers)
 
 
 def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:

@@ -91,7 +91,7 @@ STREAMED += ["matvec_persistent_planes:Q5_K"]
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
 CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
 """What gfx1100 has too few registers for."""
-OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)} | {"f16_scales"}
+OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)} | {"f16_scales", "folded_scales"}
 OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
 """What takes no layout."""
 
@@ -172,6 +172,7 @@ def test_every_kernel(target: str) -> None:
     wanted += [f"{name}:{target}" for name in (*STREAMED, *PAIRS)]
     wanted += [f"{name}:TQ2_0-exponent:{target}" for name in (*OF_LAYOUT, *nvidia)]
     wanted += [f"f16_scales:{name}:{target}" for name in ("Q4_K", "Q6_K", "Q8_0", "GROUP4_128_Z_F16")]
+    wanted += [f"folded_scales:{name}:{target}" for name in ("MXFP4", "NVFP4")]
     wanted += [f"{name}:GROUP4_128_Z_F16:{target}" for name in (*OF_LAYOUT, *nvidia[1:])]  # whose mmq_mma has one tile
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):
         check(row)

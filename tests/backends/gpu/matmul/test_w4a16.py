@@ -17,9 +17,10 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
+from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, MultiCtaShape, stage_bytes
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, MultiCtaShape, StreamKShape, stage_bytes
 from octavo.backends.gpu.ops.quantize import quantized
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import QuantWeight
@@ -236,6 +237,31 @@ def test_products(name: str, tokens: int, n: int, k: int) -> None:
             call()
         expected = right + sum(terms[:count])
         assert np.square(y.cpu().numpy() - expected).sum() < 1e-6 * np.square(expected).sum()
+
+
+@pytest.mark.skipif(target().arch != "sm_90", reason="Gluon is not interpreted")
+@pytest.mark.parametrize("kind", [HopperShape, StreamKShape, MultiCtaShape])
+@pytest.mark.parametrize(("name", "tokens", "n", "k"), [("MXFP4", 30, 200, 1312), ("NVFP4", 8, 70, 2048)])
+def test_codes_that_are_floats(name: str, tokens: int, n: int, k: int, kind: type[Shape]) -> None:
+    """Rows of weights that differ by powers of two up to 2^40, of which no tuned table has these kernels."""
+    c, rng = Context(target()), np.random.default_rng(0)
+    values = rng.standard_normal((n, k)).astype(np.float32)
+    if name == "MXFP4":
+        values *= 2.0 ** rng.integers(-20, 20, (n, 1))
+    tensor = QTensor(by_name(name), (n, k), encode(values.astype(np.float32), name))
+    w: Any = load(tensor, c.target.device)
+    x, term = rng.standard_normal((tokens, w.kp)).astype(np.float16), rng.standard_normal(n).astype(np.float32)
+    x[:, k:] = 0
+    p = Product(w.layout, n, w.kp, tokens, "sm_90")
+    shape: Any = kind.of(p, *next(iter(kind.space(p))))
+    y = torch.full((tokens, n), torch.nan, device=c.target.device)
+    given, more = (torch.from_numpy(v).to(c.target.device) for v in (x, term))
+    calls = w4a16.w4a16_product(c, shape, w, given, y, [more], lambda: pytest.fail("no kernel"))
+    for call in calls:
+        call()
+    expected = x[:, :k].astype(np.float64) @ dequantize(tensor).astype(np.float64).T + term
+    wrong = np.linalg.norm(y.cpu().numpy() - expected, axis=0)
+    assert (wrong < 1e-3 * np.linalg.norm(expected, axis=0)).all()
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def check(wanted: list[str]) -> None:
             assert "q8_0" in row["kernel"] or 2 * (row["shared"] + RESERVED) <= SHARED, "two fit a multiprocessor"
             continue
         assert not row["serialized"], row
-        if row["kernel"].startswith(("w4a16_", "head_", "pair_", "experts_", "prefill_")):
+        if row["kernel"].startswith(("w4a16_", "head_", "pair_", "experts_", "grouped_", "prefill_")):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
             continue
         if row["kernel"].startswith("attention8_"):
@@ -99,10 +99,19 @@ def test_scales_of_groups() -> None:
 @pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
     few = ("Q4_K:8", "Q4_K:12", "Q6_K:12", "Q6_K:24", "Q8_0:12", "Q8_0:24")
-    check([f"w4a16_{name}:sm_90" for name in (*few, "Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
+    many = ("Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512", "MXFP4:8", "MXFP4:256")
+    check([f"w4a16_{name}:sm_90" for name in (*few, *many)])
     check([f"pair_{names}:sm_90" for names in ("Q4_K-Q6_K:8", "Q6_K-Q4_K:16", "Q4_K-Q6_K:32")])
     check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128")])
     check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K", "Q6_K", "Q8_0") for m in (512, 2048)])
+
+
+@pytest.mark.slow
+def test_few_pairs_of_experts_for_an_h100() -> None:
+    """Of 64 rows four programs to a multiprocessor, of 128 two that have a producer."""
+    names = ("Q4_K", "MXFP4", "Q6_K", "NVFP4")
+    check([f"grouped_{name}-{shape}:{pairs}:sm_90" for name, shape, pairs in zip(
+        names * 2, ("64-3-4-2-0",) * 4 + ("128-4-2-2-1",) * 4, (8, 8, 16, 16, 32, 32, 8, 8), strict=True)])
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.gpu.matmul.w4a16.hopper_kernel import unpack_ptx
+from octavo.backends.gpu.matmul.w4a16.hopper_kernel import e2m1_ptx, unpack_ptx
 from octavo.backends.gpu.weights import decode_half
 from octavo.formats.scalars import e4m3_to_f32
 
@@ -97,6 +97,23 @@ def test_codes_become_floats(bits: int, signed: bool, has_min: bool, has_zero: b
             zero = int(zeros[which]) if has_zero else (1 << (bits - 1)) * signed
             expected = float(scales[which]) * (code - zero) + float(minima[which]) * (has_min and not has_zero)
             assert floats(found[f"${at // 2}"])[at % 2] == np.float16(expected)
+
+
+def test_floats_of_four_bits_become_floats_of_sixteen() -> None:
+    """All pairs of a low and a high code, at each byte of a word, times scales of which float16 holds 2^14 times."""
+    ptx, constraints = _plain(e2m1_ptx)()
+    assert constraints == ",".join(["=r"] * 4 + ["r"] * 5)
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    rng = np.random.default_rng(0)
+    for byte in range(256):
+        codes, scales = np.array([byte, *rng.integers(0, 256, 3)], np.uint8), 2.0 ** rng.integers(-9, 2, 2)
+        given = [int(codes.view("<u4")[0])] + [word_of(scales * 2.0**14)] * 4
+        found = run(ptx, {f"${4 + i}": word for i, word in enumerate(given)})
+        for i, nibbles in enumerate((codes & 15, codes >> 4)):
+            for odd in range(2):
+                np.testing.assert_array_equal(
+                    floats(found[f"${2 * i + odd}"]), values[nibbles[odd::2]] * scales[i]
+                )
 
 
 @pytest.mark.parametrize("name", ["INT8", "FP8", "INT4"])

@@ -22,7 +22,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Name = Literal[
-    "int8", "w4a8", "fp8", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts", "prefill", "prefill_8bit", "decode",
+    "int8", "w4a8", "fp8", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts", "experts_grouped", "prefill",
+    "prefill_8bit", "decode",
 ]
 FOLDER = "octavo.backends.gpu"
 MODULES: dict[Name, str] = {
@@ -33,6 +34,7 @@ MODULES: dict[Name, str] = {
     "w4a16_streamk": "matmul.w4a16.streamk_kernel",
     "w4a16_multicta": "matmul.w4a16.streamk_multicta_kernel",
     "experts": "matmul.experts.hopper_kernel",
+    "experts_grouped": "matmul.experts.grouped_kernel",
     "prefill": "attention.prefill_hopper_kernel",
     "prefill_8bit": "attention.prefill_8bit_kernel",
     "decode": "attention.decode_mma_kernel",
@@ -41,6 +43,7 @@ MODULES: dict[Name, str] = {
 KERNELS: dict[Name, str] = {
     "w4a16_streamk": "w4a16_streamk_kernel",
     "w4a16_multicta": "w4a16_multicta_kernel",
+    "experts_grouped": "experts_grouped_kernel",
     "decode": "decode_mma_kernel",
 }
 

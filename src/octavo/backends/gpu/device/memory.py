@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from octavo.backends.gpu.attention.prefill_hopper_launch import most_code_bytes, most_half_bytes
 from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.weights.layout import layout_of, padded, scale_stride
 from octavo.formats import QTensor
@@ -55,6 +55,7 @@ def _half_scales(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
             *experts, n, k = tensor.shape
             all_rows = scale_stride(math.prod(experts) * n)
             total += padded(k) // layout.group * all_rows * 2 * (2 if layout.has_min else 1)
+            total += 4 * all_rows if layout.table else 0
     return total
 
 
@@ -64,7 +65,8 @@ def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
         return False
     layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
     if experts:
-        return isinstance(dispatch.experts(layout, n, padded(k), rows / experts[0], arch), ExpertsHopperShape)
+        shape = dispatch.experts(layout, n, padded(k), rows / experts[0], arch)
+        return isinstance(shape, ExpertsHopperShape | ExpertsGroupedShape)
     return dispatch.w4a16(layout, n, padded(k), min(rows, 1024), arch) is not None
 
 

@@ -41,6 +41,19 @@ class Matrix(NamedTuple):
     stride: int
 
 
+class Results(NamedTuple):
+    """Rows of float32 results.
+
+    data     the first number
+    stride   elements from a row to the next
+    factors  float32, what sums of a column are multiplied with, or None
+    """
+
+    data: Pointer
+    stride: int
+    factors: Pointer | None
+
+
 class PackedWeight(NamedTuple):
     """Quantized weights [N, kp] as `layout` describes them; a plane that a layout does not have is None.
 

@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from octavo.backends.gpu.compile import gluon
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsMmaShape, ExpertsShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import (
+    ExpertsGroupedShape,
+    ExpertsHopperShape,
+    ExpertsMmaShape,
+    ExpertsShape,
+)
 from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS, MMA_MIN_TOKENS, DotShape, MmaShape
@@ -26,6 +31,7 @@ from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
 from octavo.backends.gpu.weights.layout import PlaneLayout
 
 Kind = Literal["q8_1", "f16"]
+ExpertShape = ExpertsMmaShape | ExpertsShape | ExpertsHopperShape | ExpertsGroupedShape
 FLOAT_MATVEC_MAX_TOKENS = 1
 """The most tokens of a matvec by weights that are floats; more are the library's, with tensor cores."""
 SLAB_VALUES = 28 << 20
@@ -123,12 +129,11 @@ def w4a16_pair(
     return MultiCtaPair(one[0], shape, other[0], replace(shape, stages=max(2, min(shape.stages, fitting))))
 
 
-def experts(
-    layout: PlaneLayout, n: int, kp: int, average: float, arch: str
-) -> ExpertsMmaShape | ExpertsShape | ExpertsHopperShape:
+def experts(layout: PlaneLayout, n: int, kp: int, average: float, arch: str) -> ExpertShape:
     """The shape of products with experts, `average` pairs of a token and an expert for each."""
-    p, kinds = Product(layout, n, kp, max(1, int(average)), arch), (ExpertsMmaShape, ExpertsShape, ExpertsHopperShape)
-    shape: ExpertsMmaShape | ExpertsShape | ExpertsHopperShape = choose("experts", p, *kinds)
+    shape: ExpertShape = choose(
+        "experts", Product(layout, n, kp, max(1, int(average)), arch), *ExpertShape.__args__
+    )
     return shape
 
 

@@ -8,8 +8,20 @@ from typing import ClassVar
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MIN_STAGES, STAGES, HopperShape, becomes_float16
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
+    MIN_STAGES,
+    STAGES,
+    STEP_BYTES,
+    HopperShape,
+    MultiCtaShape,
+    becomes_float16,
+    is_e2m1,
+    stage_bytes,
+)
 from octavo.backends.gpu.weights.layout import UNIT
+
+LISTED_BEYOND = STAGES[-1] + 2
+"""Listed tiles that `experts_grouped_kernel` may look at after the last one, while its ring runs ahead."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +115,39 @@ class ExpertsHopperShape(HopperShape):
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
         yield from ((32, 128, 4, 8), (64, 128, 3, 8), (128, 128, 2, 8))
+
+
+@dataclass(frozen=True)
+class ExpertsGroupedShape(MultiCtaShape):
+    """A program of `experts_grouped_kernel`, whose steps are those of `w4a16_multicta_kernel`.
+
+    block_m   pairs of a token and an expert
+    producer  whether a warp of its own fills the ring
+    """
+
+    name = "experts_grouped"
+    allowed = (POWERS[3:6], POWERS[6:8], STAGES, range(1, 5), (1, 2), (0, 1))
+    producer: bool = False
+
+    @property
+    def registers(self) -> int | None:
+        """Of a thread at most, where groups of warps share a program's out among themselves."""
+        return 65536 // (256 * self.resident) // 8 * 8 if self.producer else None
+
+    @classmethod
+    def of(cls, p: Product, *numbers: int) -> ExpertsGroupedShape | None:
+        """None where rows of scales do not begin at whole 16 bytes, as for `ExpertsHopperShape`."""
+        known = becomes_float16(p.layout, p.arch) or is_e2m1(p.layout, p.arch)
+        if p.n % 4 or p.layout.bits == 8 or not known or not gluon.usable("experts_grouped"):
+            return None
+        block_m, block_n, most, resident, depth, producer = numbers
+        most = min(most, STEP_BYTES // (resident * depth * stage_bytes(p.layout, block_m, block_n)))
+        if most < MIN_STAGES or (producer and resident > 2):  # whose registers would be too few
+            return None
+        return cls(block_m, block_n, most, 4, resident, depth, bool(producer))
+
+    @classmethod
+    def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
+        for block_m in (8, 16, 32):
+            for rest in ((64, 3, 4, 2, 0), (64, 4, 3, 2, 0), (128, 4, 2, 2, 0), (128, 4, 2, 2, 1), (128, 6, 2, 1, 1)):
+                yield block_m, *rest

@@ -29,29 +29,48 @@ from octavo.backends.gpu.weights.decode import codes_of, scales_of, values_of
 
 
 @triton.jit
-def sort_kernel(ids, order, counts, tiles, n_pairs, BLOCK_M: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+def sort_kernel(
+    ids, order, counts, tiles, n_pairs, BLOCK_M: tl.constexpr, B: tl.constexpr, EXPERTS: tl.constexpr, PDL: tl.constexpr
+):
     """Program e: counts[e] of the pairs whose id is e, and their numbers, in order, where a sort by id puts them.
 
     tiles  int32 [n_pairs // BLOCK_M + experts, 3], or None: of each tile of up to BLOCK_M pairs its expert, the place
            of its first pair and that after its last, the same if it has none. The first of an expert has the number
-           e + place // BLOCK_M, so no program needs to know how many pairs the others have.
+           e + place // BLOCK_M, so no program needs to know how many pairs the others have. With EXPERTS, a power of
+           two, that many or more, tiles are listed without gaps after a row that begins with their number.
     """
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     expert = tl.program_id(0)
-    below = tl.zeros((B,), tl.int32)
-    same = tl.zeros((B,), tl.int32)
-    for first in range(0, n_pairs, B):
-        pair = first + tl.arange(0, B)
-        id = tl.load(ids + pair, mask=pair < n_pairs, other=2**30)  # [B]
-        below += (id < expert).to(tl.int32)
-        same += (id == expert).to(tl.int32)
-    count, place = tl.sum(same), tl.sum(below)
+    if EXPERTS:
+        each = tl.arange(0, EXPERTS)
+        of_each = tl.zeros((EXPERTS,), tl.int32)
+        for first in range(0, n_pairs, B):
+            pair = first + tl.arange(0, B)
+            id = tl.load(ids + pair, mask=pair < n_pairs, other=0)
+            of_each += tl.histogram(id, EXPERTS, mask=pair < n_pairs)
+        count = tl.sum(tl.where(each == expert, of_each, 0))
+        place = tl.sum(tl.where(each < expert, of_each, 0))
+    else:
+        below = tl.zeros((B,), tl.int32)
+        same = tl.zeros((B,), tl.int32)
+        for first in range(0, n_pairs, B):
+            pair = first + tl.arange(0, B)
+            id = tl.load(ids + pair, mask=pair < n_pairs, other=2**30)  # [B]
+            below += (id < expert).to(tl.int32)
+            same += (id == expert).to(tl.int32)
+        count, place = tl.sum(same), tl.sum(below)
     tl.store(counts + expert, count)
     if tiles is not None:
-        first_tile = expert + place // BLOCK_M
-        n_tiles = (place + count) // BLOCK_M + expert + 1 - first_tile
+        if EXPERTS:
+            first_tile = 1 + tl.sum(tl.where(each < expert, (of_each + BLOCK_M - 1) // BLOCK_M, 0))
+            n_tiles = (count + BLOCK_M - 1) // BLOCK_M
+            if expert == tl.num_programs(0) - 1:
+                tl.store(tiles, first_tile + n_tiles - 1)
+        else:
+            first_tile = expert + place // BLOCK_M
+            n_tiles = (place + count) // BLOCK_M + expert + 1 - first_tile
         for first in range(0, n_tiles, 128):
             i = first + tl.arange(0, 128)
             at = tiles + (first_tile + i) * 3
@@ -69,12 +88,15 @@ def sort_kernel(ids, order, counts, tiles, n_pairs, BLOCK_M: tl.constexpr, B: tl
 
 @triton.jit
 def gather_kernel(source, order, out, sharing, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """out float16 [pairs, kp]: row i is row order[i] // sharing of a Source, `reordered`, zeros from k on."""
+    """out float16 [pairs, kp]: row i is row order[i] // sharing of a Source, `reordered`, zeros from k on.
+
+    Kernels after it begin when what is before it has ended, so that they read what `sort_kernel` lists without a wait.
+    """
     place = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * B + tl.arange(0, B)
     if PDL:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     row = (tl.load(order + place) // sharing).to(tl.int64)
     value = read(source, 1.0, row, at, at < k, k, KIND)
     tl.store(out + place * kp + at, reordered(value.to(tl.float16)), mask=at < kp)

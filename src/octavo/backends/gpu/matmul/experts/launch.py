@@ -10,16 +10,24 @@ import torch
 
 from octavo.backends.gpu.attention.attention_tiles import exact_products
 from octavo.backends.gpu.compile import gluon
-from octavo.backends.gpu.launch.arguments import Matrix, Source, matrix
+from octavo.backends.gpu.device.torch_device import multiprocessors
+from octavo.backends.gpu.launch.arguments import Matrix, Source, SplitK, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import QUANTIZE_BLOCK, block_of, warps_of
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts import mma_kernel as mma
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape, ExpertsMmaShape, ExpertsShape
-from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
+from octavo.backends.gpu.matmul.experts.expert_shapes import (
+    LISTED_BEYOND,
+    ExpertsGroupedShape,
+    ExpertsHopperShape,
+    ExpertsMmaShape,
+    ExpertsShape,
+)
+from octavo.backends.gpu.matmul.w4a16.launch import results, tile_shapes, tiles_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
+from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.protocol import Call
 
 MOST_READS, MOST_READS_BY_TENSOR_CORES = 1.75, 1.5
@@ -68,14 +76,17 @@ class Rows:
 
 
 def product_in(
-    c: Context, shape: ExpertsMmaShape | ExpertsShape | ExpertsHopperShape, w: QuantWeight, rows: Rows,
-    ids: torch.Tensor, out: torch.Tensor, sharing: int,
+    c: Context, shape: dispatch.ExpertShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor,
+    sharing: int,
 ) -> list[Call]:
     """The calls of `product` in a shape of the caller's choice.
 
     Pairs are sorted, and rows rounded, by the first product of a plan that has them; others find both."""
     if isinstance(shape, ExpertsMmaShape):
         return _by_mma(c, shape, w, rows, ids, out, sharing)
+    if isinstance(shape, ExpertsGroupedShape):
+        with suppress(gluon.Unusable), gluon.attempt("experts_grouped"):
+            return _grouped(c, shape, w, rows, ids, out, sharing)
     if isinstance(shape, ExpertsHopperShape):
         with suppress(gluon.Unusable), gluon.attempt("experts"):
             return _by_hopper(c, shape, w, rows, ids, out, sharing)
@@ -164,18 +175,37 @@ def _order(c: Context, w: QuantWeight | FloatWeight, n_pairs: int) -> tuple[torc
 
 
 def _sorted(
-    c: Context, w: QuantWeight | FloatWeight, ids: torch.Tensor, tiles: torch.Tensor | None = None, most: int = 0
+    c: Context, w: QuantWeight | FloatWeight, ids: torch.Tensor, tiles: torch.Tensor | None = None, most: int = 0,
+    *, listed: bool = False,
 ) -> list[Call]:
-    """The call that sorts pairs, unless a product before has left these; also in `tiles` of up to `most`."""
+    """The call that sorts pairs, unless a product before has left these; also in `tiles` of up to `most`, which may be
+    `listed` without gaps."""
     held = c.holds("sorted", ids)
     if tiles is None and held:
         return []
-    if tiles is not None and c.holds(f"tiles of {most}", ids) and held:
+    if tiles is not None and c.holds(f"{'list' if listed else 'tiles'} of {most}", ids) and held:
         return []
     order, counts = _order(c, w, ids.numel())
     block, warps = (SORT_BLOCK, 4) if ids.numel() <= 4 * SORT_BLOCK else (4 * SORT_BLOCK, 16)
     return [c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, tiles, ids.numel(), BLOCK_M=most,
-                     B=block, warps=warps)]
+                     B=block, EXPERTS=1 << (w.experts - 1).bit_length() if listed else 0, warps=warps)]
+
+
+def _gathered(
+    c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, sharing: int, *, again: bool = False
+) -> tuple[torch.Tensor, list[Call]]:
+    """Float16 rows of sorted pairs, and the call that makes them unless a product before has left them, or `again`."""
+    n_pairs = ids.numel()
+    x = c.shared("sorted inputs", n_pairs * w.kp, torch.float16)
+    held = c.holds("gathered for", ids)
+    if c.holds("gathered", rows.x) and held and not again:
+        return x.view(n_pairs, w.kp), []
+    block = min(FLOAT_BLOCK, 1 << (w.kp - 1).bit_length())
+    order, _ = _order(c, w, n_pairs)
+    return x.view(n_pairs, w.kp), [c.launch(
+        experts.gather_kernel, (n_pairs, -(-w.kp // block)), rows.source, order, x, sharing, w.k, w.kp, KIND=rows.kind,
+        B=block,
+    )]
 
 
 def _by_hopper(
@@ -183,26 +213,38 @@ def _by_hopper(
     sharing: int,
 ) -> list[Call]:
     """As `product_in`, by `experts_hopper`: rows are sorted, too. Scales become float16 the first time."""
-    n_pairs, n_rows = ids.numel(), w.experts * w.n
+    n_pairs = ids.numel()
     order, _ = _order(c, w, n_pairs)
     n_tiles = n_pairs // shape.block_m + w.experts
     tiles = c.shared(f"tiles of {shape.block_m}", 3 * n_tiles, torch.int32)
     calls = _sorted(c, w, ids, tiles, shape.block_m)
-    x = c.shared("sorted inputs", n_pairs * w.kp, torch.float16)
-    held = c.holds("gathered for", ids)
-    if not c.holds("gathered", rows.x) or not held:
-        block = min(FLOAT_BLOCK, 1 << (w.kp - 1).bit_length())
-        calls.append(c.launch(experts.gather_kernel, (n_pairs, -(-w.kp // block)), rows.source, order, x, sharing, w.k,
-                              w.kp, KIND=rows.kind, B=block))
-    planes = w.planes(torch.int8)
-    codes: Any = planes.codes8 if w.layout.planes[0] == 8 else planes.codes4
-    of_x, of_codes, of_codes2, of_scales = tile_shapes(w.layout, shape)
-    calls.append(gluon.Preferred(
+    x, gathers = _gathered(c, w, rows, ids, sharing)
+    return [*calls, *gathers, gluon.Preferred(
         "experts", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target,
-        (-(-w.n // shape.block_n) * n_tiles,),
-        gluon.tiles(x.view(n_pairs, w.kp), *of_x), gluon.tiles(codes.view(n_rows, -1), *of_codes),
-        gluon.tiles(planes.codes2.view(n_rows, -1), *of_codes2) if planes.codes2 is not None else None,
-        gluon.tiles(f16_scales(c, w), *of_scales), order, tiles, matrix(out.view(n_pairs, w.n)), w.n, w.kp,
-        layout=w.layout, shape=shape, warps=shape.warps,
-    ))
-    return calls
+        (-(-w.n // shape.block_n) * n_tiles,), gluon.tiles(x, *tile_shapes(w.layout, shape)[0]),
+        *tiles_of(c, shape, w), order, tiles, matrix(out.view(n_pairs, w.n)), w.n, w.kp, layout=w.layout, shape=shape,
+        warps=shape.warps,
+    )]
+
+
+def _grouped(
+    c: Context, shape: ExpertsGroupedShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor,
+    sharing: int,
+) -> list[Call]:
+    """As `product_in`, by `experts_grouped`. Scales become float16 the first time."""
+    n_pairs, across = ids.numel(), -(-w.n // shape.block_n)
+    order, _ = _order(c, w, n_pairs)
+    most = n_pairs // shape.block_m + min(w.experts, n_pairs)
+    tiles = c.shared(f"list of {shape.block_m}", 3 * (1 + most + LISTED_BEYOND), torch.int32)
+    calls = _sorted(c, w, ids, tiles, shape.block_m, listed=True)
+    x, gathers = _gathered(c, w, rows, ids, sharing, again=bool(calls))  # the kernel reads the list without a wait
+    steps = -(-w.kp // (TILE * shape.depth))
+    programs = min(multiprocessors() * shape.resident, most * across * steps)
+    sums = c.shared("partial sums", 2 * programs * shape.block_m * shape.block_n, torch.float32)
+    return [*calls, *gathers, gluon.Preferred(
+        "experts_grouped", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target, (programs,),
+        gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *tiles_of(c, shape, w),
+        order, tiles, results(c, w, out.view(n_pairs, w.n)), SplitK(sums, c.counters(most * across)),
+        w.n, w.kp, layout=w.layout, shape=shape, warps=shape.warps,
+        **({"maxnreg": shape.registers} if shape.registers else {}),
+    )]

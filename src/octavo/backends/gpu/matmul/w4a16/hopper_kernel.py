@@ -91,6 +91,55 @@ def scales_kernel(w, out, n, stride, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr,
         tl.store(out + stride + place, _pair(low_term, high_term), mask=written)
 
 
+@triton.jit
+def folded_scales_kernel(
+    w, out, factors, n, stride, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr
+):
+    """As `scales_kernel`, of e2m1 codes: scales of a row times a power of two that brings the largest to 2^14 and more,
+    so that float16 holds what is within 2^-24 of it; `factors` float32 [n] take that power off sums, and the 2^-14
+    of codes that become float16 by their bits (`e2m1_ptx`)."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    L: tl.constexpr = w.layout
+    at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
+    row = tl.minimum(at, n - 1).to(tl.int64)
+    COUNT: tl.constexpr = L.kp // (2 * L.group)
+    most = tl.zeros((BLOCK_N, PAIRS), tl.float32)
+    for first in range(0, COUNT, PAIRS):
+        pair = first + tl.arange(0, PAIRS)[None, :]
+        low, high, _, _ = scales_of(w, row, pair * (L.group // 16), pair < COUNT)  # [BLOCK_N, PAIRS]
+        most = tl.maximum(most, tl.maximum(tl.abs(low), tl.abs(high)))
+    exponent = tl.max(most, 1)[:, None].to(tl.int32, bitcast=True) >> 23
+    exponent = tl.minimum(tl.maximum(exponent, 1), 253)
+    inverse = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    power = (exponent << 23).to(tl.float32, bitcast=True)
+    tl.store(factors + at, power * (2.0 * L.step), mask=at < n)
+    for first in range(0, COUNT, PAIRS):
+        pair = first + tl.arange(0, PAIRS)[None, :]
+        low, high, _, _ = scales_of(w, row, pair * (L.group // 16), pair < COUNT)
+        place = pair.to(tl.int64) * stride + at
+        bits = _pair(low * inverse * 16384.0, high * inverse * 16384.0)
+        tl.store(out + place, bits, mask=(pair < COUNT) & (at < n))
+
+
+@gluon.constexpr_function
+def e2m1_ptx():
+    """PTX as `unpack_ptx`'s, of e2m1 codes: a sign, two bits of exponent and one of mantissa are the upper byte of a
+    float16 2^-14 times as large, subnormal ones too. Scales have the 2^14."""
+    lines = [
+        ".reg .b16 l, u;", ".reg .b32 a, b, s, z, s0, s1;", "mov.b32 {l, u}, $5;", "mov.b32 s0, {l, l};",
+        "mov.b32 s1, {u, u};", "mov.b32 z, 0;",
+    ]
+    for i in range(2):  # low codes, and high ones, whose signs are where they are to be
+        sign = "shl.b32 b, $4, 4; and.b32 s, b, 0x80808080;" if i == 0 else "and.b32 s, $4, 0x80808080;"
+        lines.append(f"{'shr.u32 a, $4, 3;' if i else 'shl.b32 a, $4, 1;'} {sign}")
+        lines.append("lop3.b32 a, a, 0x0E0E0E0E, s, 0xEA;")  # (a & mask) | s: four upper bytes
+        lines.append(f"prmt.b32 b, a, z, 0x2404; mul.f16x2 ${2 * i}, b, s{i};")
+        lines.append(f"and.b32 b, a, 0xFF00FF00; mul.f16x2 ${2 * i + 1}, b, s{i};")
+    return "{ " + " ".join(lines) + " }", ",".join(["=r"] * 4 + ["r"] * 5)
+
+
 @gluon.constexpr_function
 def unpack_ptx(bits, signed, has_min, has_zero, part):
     """PTX that makes float16 of words of four codes, bytes 0 and 2 in one register and 1 and 3 in the next.
@@ -229,6 +278,9 @@ def halves_of(codes, codes2, scales, half: gl.constexpr, LAYOUT: gl.constexpr, l
         upper = (codes.slice(64 + half * 32, 32, 1).load(layout),)
         low = _unpacked(words + pairs, False, LOW)
         high = _unpacked(upper + pairs, False, HIGH)
+    elif LAYOUT.table is not None:
+        E2M1: gl.constexpr = e2m1_ptx()
+        low, high = _unpacked(words + pairs, True, E2M1)
     else:
         PTX: gl.constexpr = unpack_ptx(LAYOUT.bits, LAYOUT.signed, LAYOUT.has_min, LAYOUT.has_zero, half)
         if LAYOUT.bits == 6:
@@ -254,6 +306,8 @@ def _store(acc, terms, y, row, token, m, n, WARPS: gl.constexpr):
     out: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [BELOW, WARPS // BELOW], [0, 1])
     value = gl.convert_layout(acc, out)
     rows, tokens, inside = rows_and_tokens(row, token, m, n, R, C, 1, out)
+    if y.factors is not None:
+        value *= gl.load(y.factors + rows, mask=rows < n, other=0.0)
     for i in gl.static_range(len(terms)):
         value += gl.load(terms[i].data + tokens.to(gl.int64) * terms[i].stride + rows, mask=inside, other=0.0)
     gl.store(y.data + tokens.to(gl.int64) * y.stride + rows, value, mask=inside)
@@ -289,7 +343,7 @@ def w4a16_hopper_kernel(
 ):
     """A program a tile of rows of W by tokens and a part of K; `size` is a `ProblemSize`.
 
-    x, codes, codes2 and scales are `Sources`, x float16 [M, K] as `reordered` gives it; y is float32.
+    x, codes, codes2 and scales are `Sources`, x float16 [M, K] as `reordered` gives it; y is `Results`.
     """
     if PDL:
         gdc_launch_dependents()

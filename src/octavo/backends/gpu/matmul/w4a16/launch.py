@@ -10,7 +10,7 @@ import torch
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device.torch_device import multiprocessors
-from octavo.backends.gpu.launch.arguments import SplitK, matrix
+from octavo.backends.gpu.launch.arguments import Results, SplitK, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, parts
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
@@ -75,8 +75,8 @@ def _multiply(
         splits = c.split_k(tiles, shape.block_m * shape.block_n, shape.split_k)
     of_x = tile_shapes(layout, shape)[0]
     return gluon.Preferred(
-        name, otherwise, c.target, (programs,), gluon.tiles(x, *of_x), *_tiles_of(c, shape, w),
-        tuple(map(matrix, terms)), matrix(y), splits, ProblemSize(m, w.n, kp), layout=layout, shape=shape,
+        name, otherwise, c.target, (programs,), gluon.tiles(x, *of_x), *tiles_of(c, shape, w),
+        tuple(map(matrix, terms)), results(c, w, y), splits, ProblemSize(m, w.n, kp), layout=layout, shape=shape,
         warps=shape.warps,
     )
 
@@ -97,11 +97,11 @@ def w4a16_product_pair(
         sums = parts(c.shared("partial sums", sum(sizes), torch.float32), sizes)
         counters = parts(c.counters(sum(tiles)), tiles)
         of_each = [
-            MultiCtaPart(matrix(y), SplitK(*memory), ProblemSize(x.tokens, w.n, x.kp), n)
+            MultiCtaPart(results(c, w, y), SplitK(*memory), ProblemSize(x.tokens, w.n, x.kp), n)
             for y, memory, w, n in zip(ys, zip(sums, counters, strict=True), weights, programs, strict=True)
         ]
         of_x = tile_shapes(weights[0].layout, pair.shape)[0]
-        sources = [_tiles_of(c, s, w) for w, s in zip(weights, shapes, strict=True)]
+        sources = [tiles_of(c, s, w) for w, s in zip(weights, shapes, strict=True)]
         assert x.ordered is not None
         return [gluon.Preferred(
             "w4a16_multicta", otherwise, c.target, (sum(programs),), gluon.tiles(x.ordered, *of_x), *sources[0],
@@ -119,16 +119,22 @@ def _shared_out(weights: Sequence[QuantWeight], steps: Sequence[int], most: int)
     return [min(steps[0], most - second), second]
 
 
-def _tiles_of(c: Context, shape: W4A16Shape, w: QuantWeight) -> tuple[Any, Any, Any]:
+def tiles_of(c: Context, shape: W4A16Shape, w: QuantWeight) -> tuple[Any, Any, Any]:
     """Descriptors of tiles of codes, of codes of 2 bits or None, and of scales."""
-    planes, layout = w.planes(torch.int8), w.layout
+    planes, layout, rows = w.planes(torch.int8), w.layout, w.experts * w.n
     codes: Any = planes.codes8 if layout.planes[0] == 8 else planes.codes4
     _, of_codes, of_codes2, of_scales = tile_shapes(layout, shape)
     return (
-        gluon.tiles(codes.view(w.n, -1), *of_codes),
-        gluon.tiles(planes.codes2.view(w.n, -1), *of_codes2) if planes.codes2 is not None else None,
+        gluon.tiles(codes.view(rows, -1), *of_codes),
+        gluon.tiles(planes.codes2.view(rows, -1), *of_codes2) if planes.codes2 is not None else None,
         gluon.tiles(f16_scales(c, w), *of_scales),
     )
+
+
+def results(c: Context, w: QuantWeight, y: torch.Tensor) -> Results:
+    """Where results go, and the factors of e2m1 codes' rows."""
+    f16_scales(c, w)
+    return Results(y, y.stride(0), w.halves[1] if w.layout.table else None)
 
 
 def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int], ...]:
@@ -144,8 +150,9 @@ def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int]
 
 
 def f16_scales(c: Context, w: QuantWeight) -> torch.Tensor:
-    """Scales of a weight's groups as `scales_kernel` makes them, when they are first wanted, and kept."""
-    from octavo.backends.gpu.matmul.w4a16.hopper_kernel import scales_kernel
+    """Scales of a weight's groups as `scales_kernel` makes them, or of e2m1 codes `folded_scales_kernel`, when they are
+    first wanted, and kept."""
+    from octavo.backends.gpu.matmul.w4a16.hopper_kernel import folded_scales_kernel, scales_kernel
 
     if not w.halves:
         n = w.experts * w.n
@@ -153,6 +160,11 @@ def f16_scales(c: Context, w: QuantWeight) -> torch.Tensor:
         rows = pairs * (1 + w.layout.has_min)
         made = torch.zeros((rows, stride), dtype=torch.int32, device=c.target.device)
         grid = (-(-n // 64), -(-pairs // 16))
-        c.launch(scales_kernel, grid, w.planes(), made, n, stride, BLOCK_N=64, PAIRS=16)()
-        w.halves.append(made)
+        if w.layout.table is None:
+            c.launch(scales_kernel, grid, w.planes(), made, n, stride, BLOCK_N=64, PAIRS=16)()
+            w.halves.append(made)
+        else:
+            factors = torch.empty(n, dtype=torch.float32, device=c.target.device)
+            c.launch(folded_scales_kernel, grid[:1], w.planes(), made, factors, n, stride, BLOCK_N=64, PAIRS=16)()
+            w.halves.extend((made, factors))
     return w.halves[0]

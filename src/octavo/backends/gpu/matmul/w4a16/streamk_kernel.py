@@ -141,6 +141,8 @@ def _store(acc, terms, y, row, token, size):
     C: gl.constexpr = acc.shape[1]
     LAYOUT: gl.constexpr = acc.type.layout
     rows, tokens, inside = rows_and_tokens(row, token, size.m, size.n, R, C, 1, LAYOUT)
+    if y.factors is not None:
+        acc *= gl.load(y.factors + rows, mask=rows < size.n, other=0.0)
     for i in gl.static_range(len(terms)):
         acc += gl.load(terms[i].data + tokens.to(gl.int64) * terms[i].stride + rows, mask=inside, other=0.0)
     gl.store(y.data + tokens.to(gl.int64) * y.stride + rows, acc, mask=inside)

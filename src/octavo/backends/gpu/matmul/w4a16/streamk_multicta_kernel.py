@@ -45,14 +45,14 @@ from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 
 
 @gluon.jit
-def _send_tokens(sources, ring, slot, step, there):
-    """Have a stage's values of x copied."""
+def send_stage_tokens(sources, ring, slot, step, there, token=0):
+    """Have a stage's values of x copied, of tokens from `token` on."""
     at = step * sources.x.block_type.shape[1]
-    copy_tile(sources.x, [0, at], ring.ready.index(slot), ring.x.index(slot), pred=there)
+    copy_tile(sources.x, [token, at], ring.ready.index(slot), ring.x.index(slot), pred=there)
 
 
 @gluon.jit
-def _multiply(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, mma: gl.constexpr):
+def multiply_stage(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, mma: gl.constexpr):
     """acc + a stage's products, of which the last two may still be running."""
     factor: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
     bytes_: gl.constexpr = gl.DotOperandLayout(0, mma, 4)
@@ -108,7 +108,7 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
         gdc_wait()
     token_step = work.start - begin * work.steps
     for i in gl.static_range(STAGES - 1):
-        _send_tokens(sources, ring, i, token_step, i < left)
+        send_stage_tokens(sources, ring, i, token_step, i < left)
         _, token_step = _next(0, token_step, work.steps, BN)
     left -= STAGES - 1  # steps whose copies are still to be started
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, BM, 16])
@@ -120,9 +120,9 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
         acc = gl.zeros([BN, BM], gl.float32, mma)
         for _ in range(steps):
             mbarrier.wait(ring.ready.index(slot), phase)
-            acc = _multiply(acc, ring, slot, layout, DEPTH, mma)
+            acc = multiply_stage(acc, ring, slot, layout, DEPTH, mma)
             send_weights(sources, ring, free, step, row, left > 0, X_TILES=1)
-            _send_tokens(sources, ring, free, step, left > 0)
+            send_stage_tokens(sources, ring, free, step, left > 0)
             row, step = _next(row, step, work.steps, BN)
             left -= 1
             free = slot

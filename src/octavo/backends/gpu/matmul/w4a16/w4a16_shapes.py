@@ -11,6 +11,7 @@ from octavo.backends.gpu.launch.arguments import Constant
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.matmul.product import POWERS, Product, Shape
 from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
+from octavo.formats.table import E2M1_VALUES
 
 SHARED_BYTES, STEP_BYTES = 226 << 10, 192 << 10
 """Of shared memory, for stages of loads: of a multiprocessor at most, and as steps ask for it (`launch.SHARES`)."""
@@ -30,6 +31,11 @@ def becomes_float16(layout: PlaneLayout, arch: str) -> bool:
     return arch == "sm_90" and plain and not large
 
 
+def is_e2m1(layout: PlaneLayout, arch: str) -> bool:
+    """Whether `e2m1_ptx` makes codes of a layout float16: float32 scales would be rounded."""
+    return arch == "sm_90" and layout.table == E2M1_VALUES and layout.scale != "f32"
+
+
 def stage_bytes(layout: PlaneLayout, block_m: int, block_n: int) -> int:
     """Of tiles of 128 values: codes, scales and tokens."""
     scales = 4 * TILE // (2 * layout.group) * (1 + layout.has_min)
@@ -42,7 +48,8 @@ def stages(layout: PlaneLayout, block_m: int, block_n: int, most: int) -> int:
 
 
 def _computes(p: Product, name: gluon.Name) -> bool:
-    usable = becomes_float16(p.layout, p.arch) and gluon.usable("w4a16") and gluon.usable(name)
+    known = becomes_float16(p.layout, p.arch) or is_e2m1(p.layout, p.arch)
+    usable = known and gluon.usable("w4a16") and gluon.usable(name)
     return p.tokens >= MIN_TOKENS and usable
 
 
@@ -143,7 +150,7 @@ class MultiCtaShape(Shape):
     """
 
     name = "w4a16_multicta"
-    allowed = (POWERS[3:6], POWERS[6:8], STAGES, (4,), POWERS[:3], (1, 2))
+    allowed: ClassVar[tuple[Container[int], ...]] = (POWERS[3:6], POWERS[6:8], STAGES, (4,), POWERS[:3], (1, 2))
     block_m: int
     block_n: int
     stages: int

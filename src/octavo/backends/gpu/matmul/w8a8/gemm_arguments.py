@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 import torch
 
 from octavo.backends.gpu.device import torch_device
-from octavo.backends.gpu.launch.arguments import Constant, Matrix, Pointer, SplitK
+from octavo.backends.gpu.launch.arguments import Constant, Matrix, Pointer, Results, SplitK
 from octavo.backends.gpu.matmul.w8a8.quantize import FLOATS
 from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape
 from octavo.errors import UsageError
@@ -73,7 +73,7 @@ class ProblemSize(NamedTuple):
 class MultiCtaPart(NamedTuple):
     """One of two products of a launch: y f32, memory for partial sums, its size, and how many programs it has."""
 
-    y: Matrix
+    y: Results
     splits: SplitK
     size: ProblemSize
     programs: int
