@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from octavo.backends.cpu.matmul.rows_kernel import GET_ROWS
-from octavo.backends.cpu.matmul.tasks import PRODUCT, product
+from octavo.backends.cpu.matmul.tasks import FEW_TOKENS, PRODUCT, bytes_ahead, product
 from octavo.jit import host_cpu
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
@@ -28,11 +28,14 @@ from octavo.jit.simd import (
     f32_pointer,
     fma_blocks,
     fma_splat_strided,
+    get,
     i32_pointer,
     load_bf16x16,
     load_f16x16,
     load_f32x16,
     load_finite_e4m3x16,
+    load_finite_e4m3x32,
+    prefetch,
     stack,
     store_f32x16,
     zeros,
@@ -49,6 +52,7 @@ _LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16, "e4m3": 
 def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
     """The product for tiles of n tokens, float32; see `product`. Of e4m3 a row shares its scale where `group` is 0."""
     load, width, tile_width, scaled = _LOADS[kind], WIDTH[kind], 16 * WIDTH[kind], kind == "e4m3"
+    ahead, pair = bytes_ahead(), _pair(kind)
 
     def accumulate(w, x, stride, k):
         even, odd = zeros(n), zeros(n)  # n x [16] each
@@ -73,8 +77,28 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
             even = fma_splat_strided(even, load(w + 16 * width * (k - 1)), x + 4 * (k - 1), stride)
         return add_blocks(even, odd)
 
+    def accumulate_few(w, x, stride, k):
+        first, second, third, fourth = zeros(n), zeros(n), zeros(n), zeros(n)  # n x [16] each
+        for _four in range(k // 4):
+            for line in range(0, 64 * width, 64):
+                prefetch(w + ahead + line)
+            one, two = pair(w)
+            first = fma_splat_strided(first, one, x, stride)
+            second = fma_splat_strided(second, two, x + 4, stride)
+            one, two = pair(w + 32 * width)
+            third = fma_splat_strided(third, one, x + 8, stride)
+            fourth = fma_splat_strided(fourth, two, x + 12, stride)
+            w += 64 * width
+            x += 16
+        for _rest in range(k % 4):
+            first = fma_splat_strided(first, load(w), x, stride)
+            w += 16 * width
+            x += 4
+        return add_blocks(add_blocks(first, second), add_blocks(third, fourth))
+
+    few = n <= FEW_TOKENS
     in_turn = host_cpu.level() == "avx2" and n >= IN_TURN
-    accumulate = inner(accumulate_in_turn if in_turn else accumulate, kind, n)
+    accumulate = inner(accumulate_few if few else accumulate_in_turn if in_turn else accumulate, kind, n)
 
     def sums_of_groups(a, task, x):
         groups, acc = a.k // group, zeros(n)
@@ -89,6 +113,20 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
         return fma_blocks(zeros(n), acc, load_f32x16(a.scales + task * 64)) if scaled else acc
 
     return product(n, inner(sums_of_groups if group else sums, kind, n, group, inline="always"))
+
+
+def _pair(kind: Kind) -> Any:
+    """A function (address) -> the vectors of two k that lie there."""
+    load, second_at = _LOADS[kind], 16 * WIDTH[kind]
+
+    def pair(w):
+        return load(w), load(w + second_at)
+
+    def e4m3_pair(w):
+        both = load_finite_e4m3x32(w)
+        return get(both, 0), get(both, 1)
+
+    return inner(e4m3_pair if kind == "e4m3" else pair, kind, inline="always")
 
 
 @kernels(GET_ROWS)
