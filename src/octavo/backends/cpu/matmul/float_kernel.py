@@ -6,9 +6,9 @@ Tile:
     W   [N / 16, K, 16]: 16 rows are 16 lanes, each k is one vector
     acc [n tokens, 16] in registers, even and odd k apart: += W[k] * x[token, k]
 Bound: bytes with one token, 93% of the read limit of a core of Zen 5 with BF16, 77% with e4m3 (docs/log.md, "Float
-    weights wanted fetching ahead, and a loop of four k"); instructions with many: 206 GFLOPS with tiles of 16 tokens where
-    K is 4160, 97 where it is 4096 (docs/log.md, "Sixteen rows at a stride of a multiple of 4 KiB do not fit a set of
-    the first cache").
+    weights wanted fetching ahead, and a loop of four k"); instructions with many: 206 GFLOPS with tiles of 16 tokens
+    where K is 4160, 97 where it is 4096 (docs/log.md, "Sixteen rows at a stride of a multiple of 4 KiB do not fit a
+    set of the first cache").
 Tried: docs/log.md: "Sixteen rows at a stride of a multiple of 4 KiB do not fit a set of the first cache"; "e4m3 becomes
     float32 through float16".
 Twin: `octavo.backends.reference.ops.mul_mat`, `octavo.backends.reference.ops.get_rows`
