@@ -9,7 +9,6 @@ import pytest
 from octavo.backends import cores as module
 from octavo.backends.cores import cores, quota
 
-
 V1 = "sys/fs/cgroup/cpu/a/cpu.cfs"
 
 
