@@ -67,6 +67,7 @@ from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
 from octavo.formats.group import row_named
 from tests.backends.gpu.compile.ahead_of_time_case import TARGETS, Case, said_of, spills
+from tests.backends.gpu.compile.ahead_of_time_types import layout_named
 
 N, K = 8192, 8192
 HEAD = 128256  # rows of a vocabulary
@@ -188,7 +189,7 @@ def _for_hopper(scheme: Scheme, tokens: int, mixed: str) -> Case:
 def _mixed(name: str, tokens: int) -> Case:
     """The product of floats with the codes of a format that has a kernel of Gluon."""
     kind, name = name.split("_", maxsplit=1)
-    layout = layout_of(row_named(name), "f16")
+    layout = layout_named(f"{name}-f16")
     s = dispatch.w4a16(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
     if layout.table:  # which no tuned table has
         family, p = MultiCtaShape if tokens <= 32 else HopperShape, Product(layout, N, K, tokens, "sm_90")
@@ -223,7 +224,7 @@ def _pair(names: str, tokens: int) -> Case:
 
 
 def _results(layout: PlaneLayout) -> Results:
-    return Results("*fp32", "i32", "*fp32" if layout.table else None)  # type: ignore[arg-type]
+    return Results("*fp32", "i32", "*fp32" if layout.folds_rows else None)  # type: ignore[arg-type]
 
 
 def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:

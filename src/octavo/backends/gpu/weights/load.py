@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.backends.cores import cores
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, kernel_views
@@ -16,7 +15,6 @@ from octavo.backends.gpu.weights.pack import Packed, pack
 from octavo.errors import QuantFormatError
 from octavo.formats import PlacedQTensor, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
-from octavo.formats.spec import F32
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +29,7 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     """A matrix [n, k] or experts [E, n, k] on the device."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
-    if tensor.format.number is not None:
+    if tensor.format.is_float:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
     spans = list(chunks(experts * n, k, CHUNK_VALUES))
     with ThreadPoolExecutor(cores()) as pool:
@@ -79,8 +77,6 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
 
     number = tensor.format.number
     assert number is not None
-    if not tensor.format.is_float:  # 8-bit numbers times scales: 16 bits hold them to a part in 2,048
-        return torch.from_numpy(_halves(tensor)).to(device)
     if isinstance(tensor, PlacedQTensor):
         placed: torch.Tensor = tensor.placed
         return placed.to(device)
@@ -90,17 +86,9 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
     return raw.view(getattr(torch, KINDS[number.name]))
 
 
-def _halves(tensor: QTensor) -> F32 | npt.NDArray[np.float16]:
-    """The values as float16; as float32 where some are too large."""
-    values = dequantize(tensor)
-    with np.errstate(over="ignore"):
-        halves = values.astype(np.float16)
-    return halves if np.array_equal(np.isfinite(halves), np.isfinite(values)) else values
-
-
 def supported(tensor: QTensor) -> tuple[bool, str]:
     """Whether there is a layout for a tensor, and if not, why."""
-    if tensor.format.number is not None:
+    if tensor.format.is_float:
         return True, ""
     try:
         layout_of(tensor.format, "f16")

@@ -65,6 +65,7 @@ class ExpertsMmaShape(Shape):
     """
 
     name = "experts_mma"
+    of_codes = True
     allowed = (POWERS[:3], POWERS[:3], POWERS[:5], range(3))
     row_tiles: int
     token_tiles: int
