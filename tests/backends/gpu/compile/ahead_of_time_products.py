@@ -21,6 +21,8 @@ from octavo.backends.gpu.matmul.mmq.mmq_shapes import DotShape, MmaShape
 from octavo.backends.gpu.matmul.mmq.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
+from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
+from octavo.backends.gpu.matmul.w8a8.row_scales import RowMatvecShape
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
@@ -75,6 +77,12 @@ PRODUCTS: Kernels = {
                          {"source": SOURCE, "out": Q8, "ordered": "*fp16", "k": "i32"}),
     "ordered": (activations.quantize_kernel, {"KIND": SWIGLU, "B": 256}, 1,
                 {"source": SOURCE, "out": None, "ordered": "*fp16", "k": "i32"}),
+    **{f"row_matvec_{kind}{end}": (
+        row_matvec_kernel, {"TOKENS": tokens, "shape": RowMatvecShape(kind, 4096, block_n, 256, 2)}, 2,
+        {"w": "*i32", "scales": "*fp32", "groups": "*fp16" if kind == "int4_groups" else None, "x": "*i32",
+         "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
+    ) for kind, rows, most in (("int8", 8, 4), ("int4", 8, 4), ("int4_groups", 4, 2), ("fp8", 4, 2))
+        for tokens, end, block_n in ((1, "", rows), (most, "_few", 4))},
     "float_planes": (activations.float_kernel, {"KIND": "rms_norm", "B": 4096, "PLANES": 4}, 8,
                      {"source": SOURCE, "out": ROWS, "ordered": None, "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024}, 4,

@@ -35,6 +35,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_persistent_deepest": "dot", "matvec_persistent_norm": "dot", "matvec_persistent_swiglu": "dot",
          "matvec_persistent_planes": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot",
+         **{f"row_matvec_{kind}{end}": "dot" for kind in ("int8", "int4", "int4_groups") for end in ("", "_few")},
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "experts_mma": "int8", "experts_mma_16": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
@@ -92,7 +93,8 @@ STREAMED += [
 STREAMED += [f"matvec_persistent{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
 STREAMED += ["matvec_persistent_planes:Q5_K"]
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
-CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
+CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256",
+          "row_matvec_fp8_few")
 """What gfx1100 has too few registers for."""
 OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)}
 OF_SOME |= {"f16_scales", "folded_scales", "float8_matvec", "float8_matvec_4", "float8_matvec_id"}
