@@ -35,8 +35,8 @@ TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 """Formats of weights whose products take activations rounded as the weights are."""
 FUSIONS = frozenset({
-    "mul_mat_concat_add", "mul_mat_concat", "mul_mat_add", "mul_mat_id_concat", "mul_mat_id_gated", "rope_set_rows",
-    "soft_max_top_k", "sum_experts",
+    "mul_mat", "mul_mat_concat_add", "mul_mat_concat", "mul_mat_add", "mul_mat_id_concat", "mul_mat_id_gated",
+    "rope_set_rows", "soft_max_top_k", "sum_experts",
 })
 QUANTIZES = frozenset({"rms_norm", "attention", *(op.name for op in POINTWISE.values() if op.quantizes)})
 

@@ -132,6 +132,7 @@ def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
         **planes, scale=scale, minimum=scale if kind.has_min and not kind.two_level and not kind.has_zero else None,
         small="*i16" if kind.two_level else None, rest="*i8" if kind.min_bits == 6 else None,
         table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, kp),
+        factors="*fp32" if name == "NVFP4" else None,
     )
     return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
 

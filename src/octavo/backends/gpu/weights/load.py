@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.backends.cores import cores
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import has_kernel
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, kernel_views
-from octavo.backends.gpu.weights.layout import ScaleKind, layout_of
+from octavo.backends.gpu.weights.layout import ScaleKind, layout_of, padded
 from octavo.backends.gpu.weights.pack import Packed, pack
 from octavo.errors import QuantFormatError
 from octavo.formats import PlacedQTensor, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
+from octavo.formats.qtensor import TimesQTensor
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +38,8 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
         packed = _packed(tensor.stored(), spans, pool)
     views = [kernel_views(p) for p in packed]
     parts = {name: _joined([v[name] for v in views], device) for name in views[0]}
+    if isinstance(tensor, TimesQTensor):
+        parts["factors"] = _joined([tensor.factors[:, None]], device)
     return QuantWeight(packed[0].layout, experts, n, k, parts)
 
 
@@ -89,9 +93,11 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
 def supported(tensor: QTensor) -> tuple[bool, str]:
     """Whether there is a layout for a tensor, and if not, why."""
     if tensor.format.is_float:
-        return True, ""
+        return not isinstance(tensor, TimesQTensor), "no kernel for floats and factors of rows"
     try:
-        layout_of(tensor.format, "f16")
+        layout = layout_of(tensor.format, "f16")
+        if isinstance(tensor, TimesQTensor) and (layout.float8 or has_kernel(layout, padded(tensor.shape[-1]))):
+            return False, f"no kernel for {tensor.format.name} and factors of rows"
     except QuantFormatError as error:
         return False, str(error)
     return True, ""

@@ -134,7 +134,7 @@ def tiles_of(c: Context, shape: W4A16Shape, w: QuantWeight) -> tuple[Any, Any, A
 def results(c: Context, w: QuantWeight, y: torch.Tensor) -> Results:
     """Where results go, and the factors of rows whose codes are floats."""
     f16_scales(c, w)
-    return Results(y, y.stride(0), w.halves[1] if w.layout.folds_rows else None)
+    return Results(y, y.stride(0), w.halves[1] if w.layout.folds_rows else w.parts.get("factors"))
 
 
 def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int], ...]:
@@ -166,5 +166,5 @@ def f16_scales(c: Context, w: QuantWeight) -> torch.Tensor:
         else:
             factors = torch.empty(n, dtype=torch.float32, device=c.target.device)
             c.launch(folded_scales_kernel, grid[:1], w.planes(), made, factors, n, stride, BLOCK_N=64, PAIRS=16)()
-            w.halves.extend((made, factors))
+            w.halves.extend((made, factors * w.parts["factors"].view(n) if "factors" in w.parts else factors))
     return w.halves[0]
