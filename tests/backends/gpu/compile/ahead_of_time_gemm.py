@@ -62,6 +62,7 @@ from octavo.backends.gpu.matmul.w8a8.gemm_arguments import (
 from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import int8_hopper_kernel, w4a8_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import quantize8_kernel
+from octavo.backends.gpu.matmul.w8a8.row_scales import MOST_OVERLAPPED
 from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
@@ -175,6 +176,7 @@ def _for_hopper(scheme: Scheme, tokens: int, mixed: str) -> Case:
     float8 = scheme.startswith("fp8")
     kernel = fp8_hopper_kernel if float8 else w4a8_hopper_kernel if scheme.startswith("w4a8") else int8_hopper_kernel
     fixed = {"shape": s, "config": GemmConfig("gelu", 1, 1, 1), "num_warps": s.warps, "FAST": scheme == "fp8_fast"}
+    fixed |= {"PDL": tokens <= MOST_OVERLAPPED}
     blocks = {"a": [s.block_m, 128 if scheme.startswith("w4a8") else s.block_k], "b": [s.block_n, s.block_k]}
     blocks["packed"] = [s.block_n, s.block_k // 2]
     types = _types(scheme)

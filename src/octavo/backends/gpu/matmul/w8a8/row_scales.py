@@ -23,6 +23,8 @@ TOPS = {"int8": 127.0, "e4m3": 448.0}
 """The largest codes."""
 MOST_TOKENS = {"int8": 4, "int4": 4, "int4_groups": 2, "fp8": 2}
 """Of `row_matvec_kernel`: with more, folding groups or multiply-adds of floats take longer than reading the weights."""
+MOST_OVERLAPPED = 64
+"""Tokens of products whose weights are on their way before the kernel before ends; all programs of more do not fit."""
 
 
 def supports(node: Node) -> tuple[bool, str]:
@@ -77,6 +79,7 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
         )]
     bias, residual = row_products.bias_and_residual(terms)
     after: dict[str, Any] = {"bias": bias, "residual": residual, "workspace": c.workspace(x.tokens, w.n, w.k), "out": y}
+    after["overlaps"] = x.tokens <= MOST_OVERLAPPED
 
     def run() -> None:
         if w.codes.dtype == torch.uint8:
