@@ -130,7 +130,7 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     tma, types, operands = target in ("sm_90", "sm_100"), _types(scheme), fp8_operands(target, "e4m3", mixed or "e4m3")
     config = GemmConfig("gelu", 1, 1, 1, fp8_factor(operands, "e4m3", mixed or "e4m3"), tma=tma)
     fixed = {
-        "shape": s, "config": config, "ASM": TARGETS[target][1],
+        "shape": s, "config": config, "ASM": TARGETS[target][1], "PDL": tma and tokens <= MOST_OVERLAPPED,
         "fp8": Fp8Config("e4m3", mixed or "e4m3", operands, KEPT if name == "fp8" and target == "sm_90" else 0),
     }
     element = "fp8e4nv" if name.startswith("fp8") and operands == "fp8" else "i8"

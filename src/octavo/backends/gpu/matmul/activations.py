@@ -141,7 +141,7 @@ def quantize_kernel(source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.const
 
 @triton.jit
 def float_kernel(
-    source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr, PLANES: tl.constexpr = 1
+    source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.constexpr, PLANES: tl.constexpr, PDL: tl.constexpr
 ):
     """The values in the type of `out`, [T, kp], zeros from k on, or [T, PLANES, kp / PLANES] with neighbours in
     different planes; and in `ordered`, float16 [T, kp], as `reordered` gives them, unless it is None."""

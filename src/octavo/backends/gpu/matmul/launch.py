@@ -273,7 +273,7 @@ def _float_product(
         rounded = c.shared("float inputs", x.numel(), weights.dtype).view(x.shape)
         if not c.holds("float inputs", x):
             calls.append(c.launch(activations.float_kernel, (len(x), -(-w.k // 1024)), Source(matrix(x)),
-                                  matrix(rounded), None, w.k, w.k, KIND="values", B=1024))
+                                  matrix(rounded), None, w.k, w.k, KIND="values", B=1024, PLANES=1))
         x = rounded
     if terms and terms[-1].data_ptr() == y.data_ptr():
         return [*calls, partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]

@@ -109,7 +109,7 @@ def _float_product_by_id(
         x, block = c.shared("expert values", x.numel(), torch.float32).view(x.shape), block_of(w.k)
         grid = (rows.count, -(-w.k // block))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, matrix(x), None, w.k, w.k, KIND=rows.kind,
-                              B=block))
+                              B=block, PLANES=1))
     return [*calls, *product_by_id(c, w, x, ids, out, sharing)]
 
 

@@ -3,11 +3,12 @@
 
 Algorithm: GEMV by dequantization in registers: e4m3's bits, moved, are a float32's.
 Tile:
-    program   block_n rows x `chunks` chunks of 32 codes, in turn along K; `prefetch` of them loaded before PDL's wait
+    program   block_n rows x `chunks` chunks of 32 codes, in turn along K; the next are loaded before these are
+              multiplied, the first before PDL's wait
     x         four planes [kp / 4]: value i of each word of four codes, so that a lane's words and values lie alike
     acc       [block_n, chunks] float32 a token, summed over chunks at the end
-Bound: bytes: one token takes 4.9 to 5.9 instructions a code, where the memory of an H200 leaves 6; not measured by
-    itself.
+Bound: bytes: one token takes 4.9 to 5.9 instructions a code, where the memory of an H200 leaves 6; docs/log.md,
+    "Activations in planes keep a matvec of floats in registers".
 Tried: docs/log.md: "Activations in planes keep a matvec of floats in registers".
 Twin: `octavo.backends.reference.ops.mul_mat`, `octavo.backends.reference.ops.mul_mat_id`
 """
@@ -78,20 +79,16 @@ def float8_matvec_kernel(
             gdc_wait()
         row += tl.load(experts.ids + to).to(tl.int64) * n
         token = to // experts.sharing
-    ahead = ()
-    for i in tl.static_range(shape.prefetch):
-        loaded = _load(w, row, i * CHUNKS, CHUNKS, ASM)
-        ahead = ahead + (loaded,)  # noqa: RUF005
+    ahead = _load(w, row, 0, CHUNKS, ASM)
     if PDL and experts is None:
         gdc_wait()
     acc = ()
-    for t in tl.static_range(TOKENS):
-        sums = tl.zeros((shape.block_n, CHUNKS), tl.float32)
-        for i in tl.static_range(shape.prefetch):
-            sums = _multiply(sums, ahead[i], x + (token + t) * KP, i * CHUNKS, KP, CHUNKS)
-        acc = acc + (sums,)  # noqa: RUF005
-    for first in tl.static_range(shape.prefetch * CHUNKS, KP // 32, CHUNKS):
-        loaded = _load(w, row, first, CHUNKS, ASM)
+    for _t in tl.static_range(TOKENS):
+        acc = acc + (tl.zeros((shape.block_n, CHUNKS), tl.float32),)  # noqa: RUF005
+    for first in tl.static_range(0, KP // 32, CHUNKS):
+        loaded = ahead
+        if first + CHUNKS < KP // 32:
+            ahead = _load(w, row, first + CHUNKS, CHUNKS, ASM)
         before = acc
         acc = ()
         for t in tl.static_range(TOKENS):

@@ -24,9 +24,9 @@ MIN_TOKENS, ORDERED_MAX_TOKENS = 5, 1024
 whose tiles are better by more than unpacking into memory takes."""
 
 
-FLOAT8_MIN_TOKENS = 3
-"""The fewest of weights that are e4m3 numbers, for which fewer tokens take as many instructions without tensor cores as
-the memory leaves time for."""
+FLOAT8_MIN_TOKENS = 2
+"""The fewest of weights that are e4m3 numbers, which take more instructions without tensor cores than the memory leaves
+time for: two tokens of 4096 x 14336 weights 40 us instead of 23 on an H200."""
 
 
 def min_tokens(layout: PlaneLayout) -> int:

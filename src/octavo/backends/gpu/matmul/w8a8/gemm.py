@@ -241,6 +241,7 @@ def fp8_gemm(
         _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma),
         Strides(a.stride(0), b.stride(0)), size, blocks, end, split_k,
         *for_triton((s, config(factor=fp8_factor(operands, *kinds)), fp8)), num_warps=s.warps, enable_fp_fusion=True,
+        **_overlap(after),
     )
     return y
 
@@ -289,7 +290,7 @@ def _how(scheme: Scheme, size: ProblemSize, zero: bool, given: GemmShape | None,
 
 
 def _overlap(after: After) -> dict[str, bool]:
-    """Options of a kernel in Gluon that says whether it may begin before the one before it ends."""
+    """Options of a kernel that say whether it may begin before the one before it ends."""
     pdl = after.get("overlaps", False) and torch_device.here().pdl
     return {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
 

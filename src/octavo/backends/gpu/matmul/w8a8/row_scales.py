@@ -21,8 +21,13 @@ from octavo.graph.protocol import Call
 
 TOPS = {"int8": 127.0, "e4m3": 448.0}
 """The largest codes."""
-MOST_TOKENS = {"int8": 4, "int4": 4, "int4_groups": 2, "fp8": 2}
-"""Of `row_matvec_kernel`: with more, folding groups or multiply-adds of floats take longer than reading the weights."""
+MOST_TOKENS = 2
+"""Of `row_matvec_kernel`: of more the products of tensor cores are as fast or faster."""
+MOST_FOLDED = 1 << 25
+"""Weights of four bits with scales of groups: 6144 x 4096 of them take 7.8 us on an H200, 8.4 by the product of tensor
+cores, but 4096 x 14336 19 instead of 14."""
+FEW_ROWS = 4096
+"""Of which programs of eight are too few: 4096 x 14336 int4 weights take 8.5 us on an H200 by four, 10.5 by eight."""
 MOST_OVERLAPPED = 64
 """Tokens of products whose weights are on their way before the kernel before ends; all programs of more do not fit."""
 
@@ -60,12 +65,12 @@ class RowMatvecShape(Constant):
 def row_matvec_shape(w: RowWeight, tokens: int, arch: str) -> RowMatvecShape | None:
     """The shape of a product with a few tokens; None for more, and for rows that do not end at whole 16 bytes."""
     kind = {torch.int8: "int8", torch.uint8: "int4" if w.groups is None else "int4_groups"}.get(w.codes.dtype, "fp8")
-    most = 1 if kind == "fp8" and arch.startswith("gfx11") else MOST_TOKENS[kind]  # which has too few registers
-    if not 0 < tokens <= most or w.k % 16:
+    most = 1 if kind == "fp8" and arch.startswith("gfx11") else MOST_TOKENS  # which has too few registers
+    if not 0 < tokens <= most or w.k % 16 or (kind == "int4_groups" and w.n * w.k > MOST_FOLDED):
         return None
     if arch == "interpreter":
         return RowMatvecShape(kind, w.k, 32, 64, 1)
-    few = tokens > 1 or kind in ("fp8", "int4_groups")  # more rows would take too many registers
+    few = tokens > 1 or kind in ("fp8", "int4_groups") or w.n <= FEW_ROWS  # registers, or programs
     return RowMatvecShape(kind, w.k, 4 if few else 8, 256, 2)
 
 
