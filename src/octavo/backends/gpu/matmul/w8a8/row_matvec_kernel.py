@@ -9,7 +9,8 @@ Tile:
     x         words of four codes, which lie as the weights' do
     acc       [block_n, words] int32 or float32 a token, summed over words at the end
 Bound: bytes, with groups instructions: one token takes 0.5 to 0.9 a code with int8, 1.3 with int4, 2.6 to 3 with
-    groups and 5.2 to 5.7 with e4m3; docs/log.md, "A matvec for a scale a row is faster than tensor cores, but not with groups".
+    groups and 5.2 to 5.7 with e4m3; docs/log.md, "A matvec for a scale a row is faster than tensor cores, but not with
+    groups".
 Tried: docs/log.md: "A matvec for a scale a row is faster than tensor cores, but not with groups".
 Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`, `octavo.ops.definition.fp8_gemm`
 """
