@@ -35,8 +35,8 @@ TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 """Formats of weights whose products take activations rounded as the weights are."""
 FUSIONS = frozenset({
-    "mul_mat_concat_add", "mul_mat_concat", "mul_mat_add", "mul_mat_id_concat", "mul_mat_id_gated", "rope_set_rows",
-    "soft_max_top_k", "sum_experts",
+    "mul_mat", "mul_mat_concat_add", "mul_mat_concat", "mul_mat_add", "mul_mat_id_concat", "mul_mat_id_gated",
+    "rope_set_rows", "soft_max_top_k", "sum_experts",
 })
 QUANTIZES = frozenset({"rms_norm", "attention", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
@@ -116,9 +116,12 @@ class GpuBackend:
         return True, ""
 
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
-        if op != "mul_mat" or (self.deterministic and weight.format.is_float):
+        fmt = weight.format
+        if op != "mul_mat" or (self.deterministic and fmt.is_float):
             return "f32"
-        return HALVES.get(weight.format.name) or cast(DType, weight.format.activation)
+        if fmt.number is not None and not fmt.is_float and not fmt.per_row:
+            return "f16_tiles"
+        return HALVES.get(fmt.name) or cast(DType, fmt.activation)
 
     def adds_in_place(self, node: Node) -> bool:
         return bool(node.inputs[0].tensor.format.is_float)
@@ -146,6 +149,10 @@ class GpuBackend:
 
             tokens, k = shape
             return activation_bytes(tokens, k, self.target.arch, codes=self.deterministic)
+        if dtype == "f16_tiles":
+            from octavo.backends.gpu.launch.device_values import half_activation_bytes
+
+            return half_activation_bytes(*shape)
         size = math.prod(shape) * int(self._dtypes[dtype].itemsize)
         return max(size, 4 * math.prod(shape[1:])) if dtype in HALVES.values() else size  # of one token in f32
 
@@ -161,11 +168,13 @@ class GpuBackend:
 
             tokens, k = shape
             return TokenCodes(raw, tokens, k, dtype)
-        if dtype == "q8_1":
-            from octavo.backends.gpu.launch.device_values import Activation
+        if dtype in ("q8_1", "f16_tiles"):
+            from octavo.backends.gpu.launch.device_values import Activation, float_activation
             from octavo.backends.gpu.matmul import dispatch
 
             tokens, k = shape
+            if dtype == "f16_tiles":
+                return float_activation(raw, tokens, k, self.target.arch, self.deterministic)
             both = not self.deterministic and dispatch.ordered(tokens, self.target.arch)
             return Activation(raw, tokens, k, self.deterministic, both)
         if dtype in HALVES.values():
