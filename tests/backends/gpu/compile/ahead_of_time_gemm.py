@@ -37,7 +37,7 @@ from octavo.backends.gpu.attention.prefill_hopper_launch import (
 from octavo.backends.gpu.compile.gluon import tile_layout
 from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, Results, SplitK
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.grouped_kernel import experts_grouped_kernel
 from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kernel
 from octavo.backends.gpu.matmul.product import Product
@@ -243,10 +243,10 @@ def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
 
 def _experts(name: str, tokens: int) -> Case:
     """The product of that many tokens with 8 of 128 experts of a format."""
-    layout = layout_of(row_named(name), "f16")
-    s = dispatch.experts(layout, 768, 2048, tokens * 8 / 128, "sm_90")
-    assert s is not None
-    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
+    layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
+    p = Product(layout, 768, 2048, tokens * 8 // 128, "sm_90")
+    s: ExpertsHopperShape = dispatch.choose("experts", p, ExpertsHopperShape)
+    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": _results(layout)}
     fixed = {"layout": layout, "shape": s, "PDL": True}
     return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 

@@ -103,7 +103,7 @@ def test_floats_by_codes_for_an_h100() -> None:
     check([f"w4a16_{name}:sm_90" for name in (*few, *many)])
     check([f"pair_{names}:sm_90" for names in ("Q4_K-Q6_K:8", "Q6_K-Q4_K:16", "Q4_K-Q6_K:32")])
     check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128")])
-    check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K", "Q6_K", "Q8_0") for m in (512, 2048)])
+    check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K", "Q6_K", "Q8_0", "MXFP4") for m in (512, 2048)])
 
 
 @pytest.mark.slow

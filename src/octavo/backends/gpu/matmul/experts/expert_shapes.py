@@ -106,7 +106,8 @@ class ExpertsHopperShape(HopperShape):
     def of(cls, p: Product, *numbers: int) -> ExpertsHopperShape | None:
         """None where rows of scales, of all experts side by side, do not begin at whole 16 bytes: the copy engine stops
         a kernel there, as an illegal instruction."""
-        if p.n % 4 or not becomes_float16(p.layout, p.arch) or not gluon.usable("experts"):
+        known = becomes_float16(p.layout, p.arch) or is_e2m1(p.layout, p.arch)
+        if p.n % 4 or not known or not gluon.usable("experts"):
             return None
         block_m, block_n, stages, warps = numbers
         fewer = p.layout.bits == 8 and block_m < 128

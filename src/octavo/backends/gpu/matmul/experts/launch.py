@@ -222,8 +222,8 @@ def _by_hopper(
     return [*calls, *gathers, gluon.Preferred(
         "experts", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target,
         (-(-w.n // shape.block_n) * n_tiles,), gluon.tiles(x, *tile_shapes(w.layout, shape)[0]),
-        *tiles_of(c, shape, w), order, tiles, matrix(out.view(n_pairs, w.n)), w.n, w.kp, layout=w.layout, shape=shape,
-        warps=shape.warps,
+        *tiles_of(c, shape, w), order, tiles, results(c, w, out.view(n_pairs, w.n)), w.n, w.kp, layout=w.layout,
+        shape=shape, warps=shape.warps,
     )]
 
 
