@@ -44,8 +44,8 @@ Again = Callable[[BoundNode, Context], BoundNode]
 def fuse_routing(
     c: Context, bound: Sequence[BoundNode], graph: Graph, again: Again, contexts: Mapping[int, Context]
 ) -> list[BoundNode]:
-    """What was bound, with the calls of those that one launch does in its first; nodes may have a context of their
-    own, by number."""
+    """What was bound: of nodes that one launch does, the first has it, and the others none. Nodes may have a context of
+    their own, by number."""
     fused = list(bound)
     if c.deterministic:
         return fused
@@ -65,7 +65,7 @@ def fuse_routing(
             for at in of_norm:
                 inputs = [out if value is bound[i + 1].out else value for value in bound[at].inputs]
                 fused[at] = again(fused[at]._replace(inputs=inputs), contexts.get(at, c))
-        elif b.node.op == "rms_norm" and (route := _route(b, bound[i + 1 : i + 4], graph, users)) is not None:
+        elif b.node.op == "rms_norm" and (route := _route(b, bound[i + 1 : i + 4], users)) is not None:
             _fuse_route(c, fused, i, route, [at for at in readers if at >= i + route.count], again, outputs, readers)
     return fused
 
@@ -80,7 +80,7 @@ class _Route:
         self.product, self.choice, self.count = product, choice, count
 
 
-def _route(b: BoundNode, after: Sequence[BoundNode], graph: Graph, users: Mapping[int, Sequence[Node]]) -> _Route | None:
+def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequence[Node]]) -> _Route | None:
     """What of the nodes `after` a norm is its router's; None where that can't be fused with it."""
     source = b.inputs[0]
     if b.node.quantizes or source.ndim != 2 or len(source) > MOST_TOKENS or padded(source.shape[1]) > MOST_VALUES:

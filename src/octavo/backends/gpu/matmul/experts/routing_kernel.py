@@ -9,8 +9,8 @@ Tile:
                program (last, token)     x [K] normed -> float32, q8_1
                last to finish            logits [E, 1] against [1, E] -> ranks -> ids
     sum        program (token)           outputs [USED, K] -> sum -> float32, norm -> q8_1
-Bound: latency: five launches of a layer become two, each of which costs 1.2 to 2.5 us in a captured step of an H200; not
-    timed yet.
+Bound: latency: six launches of a layer become two, each of which costs 1.2 to 2.5 us in a captured step of an H200;
+    not measured by themselves.
 Tried: docs/log.md: "A norm that each program makes for itself costs more than its launch"; "Several programs to a norm
     take as long as one".
 Twin: `octavo.backends.reference.ops.rms_norm`, `octavo.backends.reference.ops.top_k`,
@@ -54,7 +54,7 @@ def route_kernel(
     ROWS: tl.constexpr, N: tl.constexpr, TOKENS: tl.constexpr, EXPERTS: tl.constexpr, B: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Of tokens that a Source norms: logits f32 [T, n] = x W^T + bias, ids int32 [T, used] of the largest, and x itself.
+    """Of tokens that a Source norms logits f32 [T, n] = x W^T + bias, ids int32 [T, used] of the largest, and x itself.
 
     normed  float32 [T, k], codes: q8_1 of kp values, ids: None where nobody reads them
     ROWS    programs that divide the rows of w; TOKENS more have a token each
@@ -77,22 +77,22 @@ def route_kernel(
         if bias is not None:
             total += tl.load(bias + row, mask=row < n, other=0.0)[None, :]
         token = (first + tl.arange(0, TOKENS)).to(tl.int64)[:, None]
-        tl.store(logits.data + token * logits.stride + row[None, :], total, mask=(token < tokens) & (row < n)[None, :])
-        if ids is not None:
-            if is_last(counter + tl.program_id(1), ROWS):
-                for i in range(first, tl.minimum(first + TOKENS, tokens)):
-                    _choose(logits, ids, i, n, used, EXPERTS)
+        there = (token < tokens) & (row < n)[None, :]
+        tl.store(logits.data + token * logits.stride + row[None, :], total, mask=there)
+        if ids is not None and is_last(counter + tl.program_id(1), ROWS):
+            for i in range(first, tl.minimum(first + TOKENS, tokens)):
+                _choose(logits, ids, i, n, used, EXPERTS)
     else:
-        token = (first + part - ROWS).to(tl.int64)
+        one = (first + part - ROWS).to(tl.int64)
         weight = tl.load(source.other.data + at, mask=at < k, other=0.0)  # [B]
         if PDL:
             gdc_wait()
-        if token < tokens:
-            value = read(source, weight, token, at, at < k, k, "rms_norm")
+        if one < tokens:
+            value = read(source, weight, one, at, at < k, k, "rms_norm")
             if normed is not None:
-                tl.store(normed.data + token * normed.stride + at, value, mask=at < k)
+                tl.store(normed.data + one * normed.stride + at, value, mask=at < k)
             if codes is not None:
-                store_q8_1(tl.reshape(value, (B // 32, 32)), codes, None, token, 0, kp // 32, kp, B // 32)
+                store_q8_1(tl.reshape(value, (B // 32, 32)), codes, None, one, 0, kp // 32, kp, B // 32)
 
 
 @triton.jit
