@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -320,22 +320,29 @@ class GpuBinder:
     def _finish(self) -> list[Call]:
         from octavo.backends.gpu.launch.call import Calls, Captured
         from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, may_copy, read_layouts
-        from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
 
         bound, self._bound = self._bound, []
         context = self._context
         if may_copy(context) and not copies(context, bound):
             context = replace(context, copies=False)
             bound = [self._again(b, context) if b.node.op == "attention" else b for b in bound]
-        whole = calls = fuse_epilogues(context, bound, self._graph)
+        whole = calls = self._fused(context, bound, {})
         found = read_layouts(context, bound, self._graph)
         if found:
             narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
             bound = [self._again(b, narrow[i]) if i in found else b for i, b in enumerate(bound)]
-            calls = fuse_epilogues(context, bound, self._graph)
+            calls = self._fused(context, bound, narrow)
         if interpreted() or not self._may_capture():
             return [Calls(calls)]
         return [ReadLayouts(calls, whole) if found else Captured(calls)]
+
+    def _fused(self, context: Context, bound: Sequence[BoundNode], contexts: Mapping[int, Context]) -> list[Call]:
+        """The calls of what was bound, of which some have contexts of their own, several nodes' as one launch."""
+        from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
+        from octavo.backends.gpu.matmul.experts.routing_fusion import fuse_routing
+
+        bound = fuse_routing(context, bound, self._graph, self._again, contexts)
+        return fuse_epilogues(context, bound, self._graph)
 
     def _may_capture(self) -> bool:
         ranks = cast("GpuCommunicator | None", self._backend.communicator)

@@ -7,6 +7,7 @@ from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts import mma_kernel as experts_mma
+from octavo.backends.gpu.matmul.experts import routing_kernel as routing
 from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsMmaShape, ExpertsShape
 from octavo.backends.gpu.matmul.matvec.float8_kernel import float8_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
@@ -109,6 +110,14 @@ PRODUCTS: Kernels = {
                     {"pairs": "*i32", "tiles": "*i32"}),
     "experts_mma_16": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(2, 2, 2, 1, False)}, 2,
                        {"pairs": "*i32", "tiles": "*i32"}),
+    **{name: (routing.route_kernel, {"ROWS": 32, "N": rows, "TOKENS": tokens, "EXPERTS": 128, "B": block}, 8, {
+        "source": SOURCE, "w": "*fp32", "bias": bias, "logits": ROWS, "normed": ROWS, "codes": Q8, "counter": "*i32",
+        "tokens": "i32", "k": "i32"})
+       for name, rows, tokens, block, bias in (("route", 2, 1, 2048, None), ("route_few", 2, 4, 4096, "*fp32"))},
+    "sum_experts_norm": (routing.sum_experts_norm_kernel, {
+        "NORMALIZED": True, "EXPERTS": 32, "USED": 4, "B": 4096}, 16, {
+            "rows": "*fp32", "logits": ROWS, "term": ROWS, "out": ROWS, "norm": "*fp32", "codes": Q8,
+            "ordered": "*fp16", "k": "i32"}),
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024, "EXPERTS": 0}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096, "EXPERTS": 0}, 16, {"tiles": "*i32"}),
     "sort_list": (experts.sort_kernel, {"BLOCK_M": 8, "B": 1024, "EXPERTS": 128}, 4, {"tiles": "*i32"}),
