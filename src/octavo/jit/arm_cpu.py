@@ -9,6 +9,8 @@ import ctypes
 import sys
 from collections.abc import Callable
 
+from octavo.io.macos import sysctl
+
 AT_HWCAP, AT_HWCAP2 = 16, 26
 LINUX = {"lse": (AT_HWCAP, 8), "dotprod": (AT_HWCAP, 20), "i8mm": (AT_HWCAP2, 13)}
 """The entry of the auxiliary vector and its bit, by LLVM's name (Linux: arch/arm64/include/uapi/asm/hwcap.h)."""
@@ -31,14 +33,7 @@ def _asked_of_linux() -> Callable[[str], bool]:
 
 
 def _asked_of_macos() -> Callable[[str], bool]:
-    sysctlbyname = ctypes.CDLL(None).sysctlbyname
-
-    def has(name: str) -> bool:
-        value, size = ctypes.c_int(0), ctypes.c_size_t(4)
-        key = f"hw.optional.arm.{MACOS[name]}".encode()
-        return not sysctlbyname(key, ctypes.byref(value), ctypes.byref(size), None, 0) and value.value == 1
-
-    return has
+    return lambda name: sysctl(f"hw.optional.arm.{MACOS[name]}") == 1
 
 
 def _asked_of_windows() -> Callable[[str], bool]:

@@ -99,11 +99,19 @@ def _on(found: str) -> frozenset[str]:
 @cache
 def level() -> Level:
     """The best of the levels that the CPU has."""
-    triple = codegen().magic_tuple()[0]
     found = features()
-    if triple.startswith(ARM) and "dotprod" in found:
+    if is_arm() and "dotprod" in found:
         return "i8mm" if "i8mm" in found else "dotprod"
-    return _level_of(found) if triple.startswith("x86_64") else "generic"
+    return _level_of(found) if _triple().startswith("x86_64") else "generic"
+
+
+def is_arm() -> bool:
+    """Whether code is made for 64-bit Arm."""
+    return _triple().startswith(ARM)
+
+
+def _triple() -> str:
+    return str(codegen().magic_tuple()[0])
 
 
 def _level_of(found: frozenset[str]) -> Level:
