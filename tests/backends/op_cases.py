@@ -13,6 +13,7 @@ FEW = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
 ODD = (1, 2, 3, 5, 8, 9, 31, 33, 127, 512)
 FLOATS = tuple(name for name in WEIGHTS if by_name(name).is_float)
 MIXED = ("Q4_K", "Q6_K", "Q8_0")
+FLOAT8 = ("FP8_128", "FP8_32")
 
 
 def _products() -> Iterator[OpCase]:
@@ -25,11 +26,14 @@ def _products() -> Iterator[OpCase]:
     yield from each("mul_mat", (2048,), ("Q4_K", "F16"), n=1, k=8192)
     for op in ("mul_mat_add", "quantized_rms_norm", "quantized_swiglu"):
         yield from each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "BF16", "F32"), n=50, k=512)
+    yield from each("mul_mat", (1, 2, 3, 4, 5, 8, 16, 31, 33, 127), FLOAT8, n=50, k=1024)
+    for op in ("mul_mat_add", "quantized_rms_norm", "quantized_swiglu"):
+        yield from each(op, (1, 3, 9, 33), FLOAT8, n=52, k=512)
     for t in (1, 2, 9, 33):
         yield from (
             OpCase(op, t, {"n": 48, "n2": 256, "k": 512}, f)
             for op in ("mul_mat_concat", "mul_mat_concat_add")
-            for f in (MIXED, ("Q4_K", "Q4_K", "Q6_K"), ("Q8_0",), ("BF16",), FLOATS)
+            for f in (MIXED, ("Q4_K", "Q4_K", "Q6_K"), ("Q8_0",), ("BF16",), FLOATS, ("FP8_128",))
         )
 
 
@@ -39,12 +43,12 @@ def _experts() -> Iterator[OpCase]:
         yield from each("mul_mat_id", (1, 4, 5, 17, 32, 129), ("Q4_K", "F16"), **shape, shared=1)
     shape = {"experts": 8, "used": 3, "n": 50, "k": 512}
     for shared in (0, 1):
-        yield from each("mul_mat_id", (1, 2, 9, 33), WEIGHTS, **shape, shared=shared)
+        yield from each("mul_mat_id", (1, 2, 9, 33), (*WEIGHTS, *FLOAT8), **shape, shared=shared)
     wider = {**shape, "n": 52, "shared": 1}  # whose scales begin at whole 16 bytes
     yield from each("mul_mat_id", (33,), ("Q4_0", "Q4_K", "Q6_K", "Q8_0"), **wider)
-    yield from each("mul_mat_id_concat", (1, 9, 33), ("Q4_K", "MXFP4", "F16"), **{**shape, "n": 256})
+    yield from each("mul_mat_id_concat", (1, 9, 33), ("Q4_K", "MXFP4", "F16", "FP8_128"), **{**shape, "n": 256})
     for biased in (0, 1):
-        yield from each("mul_mat_id_gated", (1, 9, 33), ("Q4_K", "Q8_0", "F16"), **shape, biased=biased)
+        yield from each("mul_mat_id_gated", (1, 9, 33), ("Q4_K", "Q8_0", "F16", "FP8_128"), **shape, biased=biased)
 
 
 def _states() -> Iterator[OpCase]:

@@ -92,6 +92,12 @@ def normed(tensors: list[QTensor], norm: F32, scales: Sequence[float] = ()) -> G
     return Graph.of(*(apply("mul_mat", weight(t, s), h) for t, s in zip_longest(tensors, scales)))
 
 
+def biased(tensors: list[QTensor], norm: F32, biases: list[F32]) -> Graph:
+    """The same, a bias added to each."""
+    parts = zip(normed(tensors, norm).outputs, biases, strict=True)
+    return Graph.of(*(apply("add", y, constant(bias, f"bias{i}")) for i, (y, bias) in enumerate(parts)))
+
+
 def gated(tensor: QTensor, scale: float | None = None) -> Graph:
     k = tensor.shape[1]
     return Graph.of(apply("mul_mat", weight(tensor, scale), apply("swiglu", tokens_of(k, "gate"), tokens_of(k, "up"))))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from octavo.graph.builder import GraphBuilder
+from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.fuse import RULES, quantize_activations
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
@@ -64,6 +64,23 @@ def test_mul_mat_concat() -> None:
     ops = fires("mul_mat_concat", heads, apply("add", k, k), v)
     assert ops.count("mul_mat_concat") == 1
     assert ops.count("columns") == 3
+
+
+def test_mul_mat_of_a_weight_with_a_scale() -> None:
+    """And what is fused with a product afterwards is fused with this."""
+    x, residual = given(), given("r", 8)
+    scale = constant(np.linspace(0.5, 2, 8, dtype=np.float32), "w.scale")
+    product = mul_mat(w(8, K), x)
+    assert fires("mul_mat", apply("mul", product, scale)) == ["mul_mat"]
+    stays("mul_mat", apply("mul", product, scale), apply("soft_max", product))
+    stays("mul_mat", apply("mul", product, residual))
+    stays("mul_mat", apply("mul", product, w(8)))
+    shared = w(8, K)
+    stays("mul_mat", apply("mul", mul_mat(shared, x), scale), mul_mat(shared, norm(x)))
+    both = [apply("mul", mul_mat(w(8, K, seed=seed), x), scale) for seed in (1, 2)]
+    graph = Graph.of(apply("add", both[0], residual), both[1])
+    same(graph, fuse(graph, ["mul_mat", "mul_mat_add"]))
+    assert sorted(ops_of(fuse(graph, ["mul_mat", "mul_mat_add"]))) == ["mul_mat", "mul_mat_add"]
 
 
 def test_mul_mat_concat_add() -> None:
@@ -308,4 +325,5 @@ def test_rules_work_on_one_anothers_results() -> None:
 
 def test_every_rule_is_tried() -> None:
     of_experts = {"mul_mat_id_gated", "sum_experts", "soft_max_top_k"}
-    assert set(RULES) == {"mul_mat_concat", "mul_mat_concat_add", "mul_mat_add", "rope_set_rows", *of_experts}
+    of_products = {"mul_mat", "mul_mat_concat", "mul_mat_concat_add", "mul_mat_add"}
+    assert set(RULES) == {*of_products, "rope_set_rows", *of_experts}

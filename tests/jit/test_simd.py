@@ -74,6 +74,40 @@ def test_loads_of_every_value(kind: str) -> None:
     same_bits(each_vector(load, simd.store_f32x16, source, F32), want)
 
 
+@pytest.mark.usefixtures("means")
+def test_finite_e4m3_in_pairs_of_vectors() -> None:
+    out = np.empty(len(FINITE), np.float32)
+
+    @compiled
+    def run(x, y, n):
+        for i in range(n):
+            both = simd.load_finite_e4m3x32(x + i * 32)
+            simd.store_f32x16(y + i * 128, simd.get(both, 0))
+            simd.store_f32x16(y + i * 128 + 64, simd.get(both, 1))
+
+    run(FINITE, out, len(FINITE) // 32)
+    same_bits(out, SOURCES["finite e4m3"][2])
+
+
+@pytest.mark.usefixtures("means")
+def test_floats_are_rounded_to_the_nearest_e4m3() -> None:
+    numbers = np.sort(FINITE.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
+    middles = (numbers[:-1] + numbers[1:]) / 2
+    near = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
+    drawn = np.random.default_rng(0).uniform(-448, 448, 1 << 12).astype(np.float32)
+    values = np.concatenate([numbers, middles, *near, drawn, drawn / 2**12, [np.nan, -np.nan]]).astype(np.float32)
+    values = np.concatenate([values, np.zeros(-len(values) % 16, np.float32)])
+    out = np.empty(len(values), np.float32)
+
+    @compiled
+    def run(x, y, n):
+        for i in range(n):
+            simd.store_f32x16(y + i * 64, simd.round_e4m3(simd.load_f32x16(x + i * 64)))
+
+    run(values, out, len(values) // 16)
+    same_bits(out, values.astype(ml_dtypes.float8_e4m3fn).astype(np.float32))
+
+
 def f32_edges() -> np.ndarray:
     """Floats where rounding to f16 can go wrong: halves, the middles between them, and their neighbours."""
     halves = HALVES[:0x7C00].view(np.float16).astype(np.float32)

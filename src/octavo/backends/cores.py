@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from numbers import Integral
+from pathlib import Path
 
 from octavo.errors import UsageError
 from octavo.io.macos import sysctl
 
 
 def cores() -> int:
-    """Cores that this process may use; on a Mac those for performance: a step waits for its slowest thread."""
+    """Cores that this process may use: those it may run on, and no more than its control groups' time is of.
+
+    On a Mac those for performance: a step waits for its slowest thread.
+    """
     if sys.platform == "darwin" and (found := sysctl("hw.perflevel0.physicalcpu")):
         return found
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(allowed, quota())
+
+
+@cache
+def quota(root: Path = Path("/")) -> int:
+    """Whole cores that the control groups of this process, of either version, have the time of; more than any machine
+    has where none is limited. More threads than that would all wait at once when the time is used up."""
+    return max(1, math.ceil(min(_quotas(root), default=1 << 20)))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """The cores of each control group that limits them."""
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            group = top / path.lstrip("/")
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError):  # "max", or not seen from here
+                    time, period = map(int, " ".join((folder / name).read_text() for name in names).split())
+                    if time > 0:  # -1: no limit
+                        yield time / period
+                if folder == top:
+                    break
 
 
 def threads_of(threads: int | None) -> int:

@@ -25,8 +25,8 @@ __all__ = ["SPEED_CASES", "WEIGHTS", "Built", "OpCase", "each", "executor", "run
 NOT_OF_WEIGHTS = ("F64", "Q8_1", "Q8_K")
 WEIGHTS = tuple(f.name for f in FORMATS if f.encode and f.name not in NOT_OF_WEIGHTS)
 """Formats that matrices come in."""
-GROUPS = ("GROUP4_128_F16", "GROUP4_128_Z_F16")
-"""Rows of checkpoints that most people have: 4 bits in groups of 128, symmetric and with zero points."""
+GROUPS = ("GROUP4_128_F16", "GROUP4_128_Z_F16", "FP8_128")
+"""Rows of checkpoints that most people have: 4 bits in groups of 128, symmetric and with zero points, and e4m3."""
 
 
 def each(op: str, tokens: Sequence[int], formats: Sequence[str] = (), **shape: Any) -> Iterator[OpCase]:

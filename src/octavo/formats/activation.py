@@ -137,6 +137,7 @@ ACTIVATIONS: tuple[ActivationFormat, ...] = (
     ActivationFormat("bf16", 16, ROW, "bf16 values", _bf16),
     ActivationFormat("q8_1", 8, 32, "s8 codes; scale and sum per 32", _q8_1),
     ActivationFormat("q8_1_mmq", 8, 128, "s8 codes; 16 bytes of scales and sums per 128, in one of three layouts"),
+    ActivationFormat("f16_tiles", 16, ROW, "f16 values of whole tiles of 128, and in a kernel's own order"),
     ActivationFormat("int8_token", 8, ROW, "s8 codes; f32 scale per token", _int8_token),
     ActivationFormat("fp8_token", 8, ROW, "e4m3 values; f32 scale per token", _fp8_token),
     ActivationFormat("int8_static", 8, ROW, "s8 codes; one f32 scale, given", given=_int8_static),

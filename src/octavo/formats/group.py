@@ -20,6 +20,7 @@ import numpy as np
 
 from octavo.errors import QuantFormatError
 from octavo.formats.encoders import affine, symmetric, zero_point
+from octavo.formats.float8 import float8_format
 from octavo.formats.scalars import bf16_to_f32, f32_to_bf16
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Fields, Pack, Planes, bf16, f16, f32, u8
 from octavo.formats.table import by_name
@@ -63,7 +64,10 @@ def group_format(bits: int, group: int, scale: str = "F16", below: Below = "offs
 
 
 def row_named(name: str) -> BlockFormat:
-    """A row of the table, or one of groups by its own name, as "GROUP4_128_Z_F16". Raises QuantFormatError."""
+    """A row of the table, or one of groups by its own name, as "GROUP4_128_Z_F16" or "FP8_128". Raises
+    QuantFormatError."""
+    if float8 := re.fullmatch("FP8_([0-9]+)", name.upper()):
+        return float8_format(int(float8[1]))
     found = re.fullmatch("GROUP([0-9])_([0-9]+)(|_Z|_M)_(F16|BF16|F32)", name.upper())
     if found is None:
         return by_name(name)

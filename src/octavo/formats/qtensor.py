@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import QuantFormatError
-from octavo.formats.spec import U8, AnyArray, BlockFormat
+from octavo.formats.spec import F32, U8, AnyArray, BlockFormat
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +117,16 @@ class DeferredQTensor(QTensor):
     @property
     def nbytes(self) -> int:
         return prod(self.shape[:-1]) * self.format.row_bytes(self.shape[-1])
+
+
+class TimesQTensor(DeferredQTensor):
+    """A matrix [N, K] each of whose rows is multiplied by one of `factors`, float32 [N], which `data` does not have."""
+
+    factors: F32
+
+    def __init__(self, rows: QTensor, factors: F32) -> None:
+        super().__init__(rows.format, rows.shape, lambda: rows, rows.name, rows.in_parts)
+        object.__setattr__(self, "factors", factors)
 
 
 class PlacedQTensor(DeferredQTensor):

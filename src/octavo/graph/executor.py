@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from octavo.formats import QTensor
+from octavo.formats.qtensor import TimesQTensor
 from octavo.formats.spec import AnyArray
 from octavo.garbage import no_collection
 from octavo.graph.node import Dim, Graph, Node, Sizes, bind
@@ -30,7 +31,7 @@ INPUT_ALIGNMENT = 64
 INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 
 
-LeafKey = tuple[int, str, tuple[Dim, ...], Any]
+LeafKey = tuple[int, str, tuple[Dim, ...], Any, bool]
 """A leaf on a backend: its name, its shape, and which part of what has this name it is."""
 
 
@@ -212,7 +213,9 @@ class Executor:
         for leaf, where in self._leaf_uses():
             if leaf.op == "weight" and leaf.tensor.name == tensor.name:
                 assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
-                self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
+                old = leaf.tensor
+                new = TimesQTensor(tensor, old.factors) if isinstance(old, TimesQTensor) else tensor
+                self._leaves[where, id(leaf)] = self.backends[where].load(new)
         self.rebind()
 
     def rebind(self) -> None:
@@ -317,7 +320,8 @@ class Executor:
 
 
 def _key(leaf: Node, where: int) -> LeafKey:
-    return where, leaf.name, leaf.shape, leaf.attrs.get("part")
+    times = leaf.op == "weight" and isinstance(leaf.tensor, TimesQTensor)
+    return where, leaf.name, leaf.shape, leaf.attrs.get("part"), times
 
 
 def _stored(weight: Node) -> int:

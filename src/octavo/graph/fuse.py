@@ -7,10 +7,12 @@ backend asks for. The result computes the same numbers, which a test holds every
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
-from octavo.formats import QTensor
+from octavo.formats import QTensor, dequantize
 from octavo.formats.activation import STATIC
+from octavo.formats.qtensor import TimesQTensor
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import VIEWS, apply
 from octavo.graph.pointwise import POINTWISE
@@ -75,6 +77,27 @@ def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DTyp
             quantized[key] = apply("quantize", x, *largest, format=wanted, static_scale=scale, label=x.name)
         replacements[id(node)] = apply(node.op, weight, quantized[key], *rest, label=node.name)
     return replace(graph, replacements)
+
+
+@_rule
+def mul_mat(graph: Graph) -> Replacements:
+    """Products and the rows that they are multiplied by -> products of weights that have these in their rows."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for leaf in (node for node in graph.nodes if node.op == "weight"):
+        products = users[id(leaf)]
+        after = [users[id(p)][0] for p in products if p.op == "mul_mat" and len(users[id(p)]) == 1]
+        scales = {id(m.inputs[1]): m.inputs[1] for m in after if m.op == "mul" and m.inputs[1].attrs.get("constant")}
+        if len(after) != len(products) or len(scales) != 1 or not all(id(m.inputs[1]) in scales for m in after):
+            continue
+        (scale,) = scales.values()
+        if scale.shape != leaf.shape[:1]:
+            continue
+        tensor = TimesQTensor(leaf.tensor, dequantize(scale.tensor))
+        times = Node("weight", (), leaf.shape, "weight", MappingProxyType({**leaf.attrs, "tensor": tensor}), leaf.name)
+        for product, last in zip(products, after, strict=True):
+            found[id(last)] = apply("mul_mat", times, *product.inputs[1:], label=product.name)
+    return found
 
 
 @_rule

@@ -34,9 +34,11 @@ PAGE_SIZE = 64
 
 DType = Literal[
     "f32", "f16", "bf16", "i32", "i64", "q8_0", "int8", "fp8", "int4",
-    "q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static", "weight",
+    "q8_1", "f16_tiles", "int8_token", "fp8_token", "int8_static", "fp8_static", "weight",
 ]
-ACTIVATIONS = frozenset({"f16", "bf16", "q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static"})
+ACTIVATIONS = frozenset(
+    {"f16", "bf16", "q8_1", "f16_tiles", "int8_token", "fp8_token", "int8_static", "fp8_static"}
+)
 """Types of values that only a product reads; each backend has a layout of its own for them. Caches may be f16, too."""
 
 Device = Literal["auto", "cpu", "gpu", "reference"]

@@ -12,7 +12,7 @@ from octavo.bench.cases import OpCase, run
 from octavo.formats import by_name
 from tests.backends.comparison import compare
 from tests.backends.layout_classes import FIRST
-from tests.backends.op_cases import CASES
+from tests.backends.op_cases import CASES, FLOAT8
 
 KERNELS = {("Q4_K", 5), ("Q4_K", 9), ("Q6_K", 9)}
 """Formats and numbers of tokens that run a kernel each beside matvec and mmq_mma: those of more tokens."""
@@ -25,8 +25,10 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
     if case.shape.get("heads", 0) > 16:
         return None
     if case.op == "mul_mat":
-        if case.shape["n"] != 16 and case.shape["k"] != 264:
+        if case.shape["n"] != 16 and case.shape["k"] != 264 and case.formats[0] not in FLOAT8:
             return None
+        if case.formats[0] in FLOAT8:
+            return case.formats, case.tokens < 4, case.tokens > 32
         runs = case.formats[0] in FIRST or by_name(case.formats[0]).is_float
         if not (runs and case.tokens in (1, 8)) and (case.formats[0], case.tokens) not in KERNELS:
             return None
@@ -34,7 +36,7 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
     if case.tokens == 1 and case.formats[:1] == ("Q8_0",) and case.op not in ("mul_mat", "quantized_attention"):
         return None  # a product that models have in `test_model.py`, too
     if case.op == "mul_mat_id":
-        if case.shape["n"] != 50 or case.formats[0] not in ("Q4_K", "F16"):
+        if case.shape["n"] != 50 or case.formats[0] not in ("Q4_K", "F16", "FP8_128"):
             return None
         return case.op, case.formats, case.tokens < 9, case.shape["shared"]
     if "window" in case.shape and case.shape.get("cache") == "q8_0":

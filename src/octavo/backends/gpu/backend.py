@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,8 +35,8 @@ TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 """Formats of weights whose products take activations rounded as the weights are."""
 FUSIONS = frozenset({
-    "mul_mat_concat_add", "mul_mat_concat", "mul_mat_add", "mul_mat_id_concat", "mul_mat_id_gated", "rope_set_rows",
-    "soft_max_top_k", "sum_experts",
+    "mul_mat", "mul_mat_concat_add", "mul_mat_concat", "mul_mat_add", "mul_mat_id_concat", "mul_mat_id_gated",
+    "rope_set_rows", "soft_max_top_k", "sum_experts",
 })
 QUANTIZES = frozenset({"rms_norm", "attention", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
@@ -116,9 +116,12 @@ class GpuBackend:
         return True, ""
 
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
-        if op != "mul_mat" or (self.deterministic and weight.format.is_float):
+        fmt = weight.format
+        if op != "mul_mat" or (self.deterministic and fmt.is_float):
             return "f32"
-        return HALVES.get(weight.format.name) or cast(DType, weight.format.activation)
+        if fmt.number is not None and not fmt.is_float and not fmt.per_row:
+            return "f16_tiles"
+        return HALVES.get(fmt.name) or cast(DType, fmt.activation)
 
     def adds_in_place(self, node: Node) -> bool:
         return bool(node.inputs[0].tensor.format.is_float)
@@ -146,6 +149,10 @@ class GpuBackend:
 
             tokens, k = shape
             return activation_bytes(tokens, k, self.target.arch, codes=self.deterministic)
+        if dtype == "f16_tiles":
+            from octavo.backends.gpu.launch.device_values import half_activation_bytes
+
+            return half_activation_bytes(*shape)
         size = math.prod(shape) * int(self._dtypes[dtype].itemsize)
         return max(size, 4 * math.prod(shape[1:])) if dtype in HALVES.values() else size  # of one token in f32
 
@@ -161,11 +168,13 @@ class GpuBackend:
 
             tokens, k = shape
             return TokenCodes(raw, tokens, k, dtype)
-        if dtype == "q8_1":
-            from octavo.backends.gpu.launch.device_values import Activation
+        if dtype in ("q8_1", "f16_tiles"):
+            from octavo.backends.gpu.launch.device_values import Activation, float_activation
             from octavo.backends.gpu.matmul import dispatch
 
             tokens, k = shape
+            if dtype == "f16_tiles":
+                return float_activation(raw, tokens, k, self.target.arch, self.deterministic)
             both = not self.deterministic and dispatch.ordered(tokens, self.target.arch)
             return Activation(raw, tokens, k, self.deterministic, both)
         if dtype in HALVES.values():
@@ -311,22 +320,29 @@ class GpuBinder:
     def _finish(self) -> list[Call]:
         from octavo.backends.gpu.launch.call import Calls, Captured
         from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, may_copy, read_layouts
-        from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
 
         bound, self._bound = self._bound, []
         context = self._context
         if may_copy(context) and not copies(context, bound):
             context = replace(context, copies=False)
             bound = [self._again(b, context) if b.node.op == "attention" else b for b in bound]
-        whole = calls = fuse_epilogues(context, bound, self._graph)
+        whole = calls = self._fused(context, bound, {})
         found = read_layouts(context, bound, self._graph)
         if found:
             narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
             bound = [self._again(b, narrow[i]) if i in found else b for i, b in enumerate(bound)]
-            calls = fuse_epilogues(context, bound, self._graph)
+            calls = self._fused(context, bound, narrow)
         if interpreted() or not self._may_capture():
             return [Calls(calls)]
         return [ReadLayouts(calls, whole) if found else Captured(calls)]
+
+    def _fused(self, context: Context, bound: Sequence[BoundNode], contexts: Mapping[int, Context]) -> list[Call]:
+        """The calls of what was bound, of which some have contexts of their own, several nodes' as one launch."""
+        from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
+        from octavo.backends.gpu.matmul.experts.routing_fusion import fuse_routing
+
+        bound = fuse_routing(context, bound, self._graph, self._again, contexts)
+        return fuse_epilogues(context, bound, self._graph)
 
     def _may_capture(self) -> bool:
         ranks = cast("GpuCommunicator | None", self._backend.communicator)

@@ -16,6 +16,7 @@ from octavo.backends.reference import ops
 from octavo.errors import BackendError
 from octavo.formats import QTensor, dequantize
 from octavo.formats.cache_formats import CACHE_FORMATS, CacheFormat
+from octavo.formats.qtensor import TimesQTensor
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.collective_ops import COLLECTIVES
 from octavo.graph.communicator import Communicator
@@ -63,6 +64,8 @@ class ReferenceBackend(HostMemory):
 
     def load(self, tensor: QTensor) -> Any:
         nbytes = 4 * tensor.size
+        if isinstance(tensor, TimesQTensor):
+            return tensor.factors[:, None] * dequantize(tensor)
         if len(tensor.shape) > 1 and self._kept + nbytes > KEPT_BYTES:
             return _Stored(QTensor(tensor.format, tensor.shape, tensor.data, tensor.name))
         self._kept += nbytes

@@ -195,5 +195,27 @@ def round16(ty, address, values, low, high, zero):
     return types.void(types.intp, f32x16, types.float32, types.float32, types.intp), gen
 
 
+@intrinsic
+def round_e4m3(ty, values):
+    """16 floats from -448 to 448 rounded to the nearest e4m3 numbers, ties to even; NaN stays.
+
+    A mantissa is rounded in its place, which may carry into the exponent; below 2^-6 steps are equal.
+    """
+
+    def gen(c, b, s, a):
+        bits = b.bitcast(a[0], V_I32)
+        magnitude = b.and_(bits, fill(V_I32, 0x7FFFFFFF))
+        odd = b.and_(b.lshr(bits, fill(V_I32, 20)), fill(V_I32, 1))
+        normal = b.and_(b.add(b.add(bits, fill(V_I32, 0x7FFFF)), odd), fill(V_I32, -0x100000))
+        shifter = fill(V_F32, 12582912.0 / 512)  # 1.5 * 2^23 steps of 2^-9: adding it rounds to a step
+        shifted = b.fadd(b.bitcast(magnitude, V_F32), shifter, flags=AS_WRITTEN)
+        steps = b.bitcast(b.fsub(shifted, shifter, flags=AS_WRITTEN), V_I32)
+        below = b.or_(steps, b.and_(bits, fill(V_I32, -0x80000000)))
+        small = b.icmp_unsigned("<", magnitude, fill(V_I32, (127 - 6) << 23))
+        return b.bitcast(b.select(small, below, normal), V_F32)
+
+    return f32x16(f32x16), gen
+
+
 def _round32(x):
     return struct.unpack("f", struct.pack("f", x))[0]

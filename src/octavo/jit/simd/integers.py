@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 
 from octavo.jit import host_cpu
 from octavo.jit.simd.codes import shift, shuffle
-from octavo.jit.simd.dots import dot4
+from octavo.jit.simd.dots import FEW, dot4
 from octavo.jit.simd.emit import (
     F16,
     F32,
@@ -109,8 +109,11 @@ def dot_row(ty, sums, w, scale, x, x_stride, kind):
         acc = [b.extract_value(a[0], t) for t in range(s.args[0].n)]
         for t in range(len(acc)):
             token = b.add(a[3], b.mul(a[4], i64(t)))
+            apart = len(row) > 1 and len(acc) <= FEW  # so that no dot product waits for that of the step before
+            total = fill(V_I32, 0) if apart else acc[t]
             for i, codes in enumerate(row):
-                acc[t] = dot4(b, acc[t], codes, load_at(b, token, V_U8, 64 * i))
+                total = dot4(b, total, codes, load_at(b, token, V_U8, 64 * i))
+            acc[t] = b.add(acc[t], total) if apart else total
         return sums.of(b, acc)
 
     return sums(sums, *[types.intp] * 4, kind), gen

@@ -19,6 +19,7 @@ from octavo.jit.simd.emit import (
     V_F32,
     V_I32,
     VOID,
+    Block,
     call_llvm,
     f32x16,
     fill,
@@ -27,6 +28,7 @@ from octavo.jit.simd.emit import (
     narrow_f16,
     pointer_at,
     repeat,
+    slice_lanes,
     store_at,
     widen_f16,
 )
@@ -176,6 +178,20 @@ def load_finite_e4m3x16(ty, address):
     """`load_e4m3x16` of numbers of which none is NaN, in half as many instructions."""
 
     return f32x16(types.intp), lambda c, b, s, a: finite_e4m3(b, load_at(b, a[0], ir.VectorType(I8, 16)))
+
+
+@intrinsic
+def load_finite_e4m3x32(ty, address):
+    """`load_finite_e4m3x16` of 32 numbers, as a block of two vectors, in fewer instructions than two of it."""
+    block = Block(f32x16, 2)
+
+    def gen(c, b, s, a):
+        halves = ir.VectorType(I16, 32)
+        codes = b.sext(load_at(b, a[0], ir.VectorType(I8, 32)), halves)
+        bits = b.bitcast(b.and_(b.shl(codes, fill(halves, 7)), fill(halves, -0x4001)), ir.VectorType(F16, 32))
+        return block.of(b, (widen_f16(b, slice_lanes(b, bits, i, 16)) for i in (0, 16)))
+
+    return block(types.intp), gen
 
 
 @intrinsic

@@ -21,13 +21,12 @@ from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.recurrent import scan_tiles
 from octavo.backends.gpu.recurrent.scan_arguments import ScanShape
-from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, row_layout
-from octavo.formats.group import row_named
+from octavo.backends.gpu.weights.layout import row_layout
 from tests.backends.gpu.compile.ahead_of_time_attention import ATTENTION
 from tests.backends.gpu.compile.ahead_of_time_case import TARGETS, Case, spills
 from tests.backends.gpu.compile.ahead_of_time_others import OTHERS
 from tests.backends.gpu.compile.ahead_of_time_products import BYTES_X, PRODUCTS
-from tests.backends.gpu.compile.ahead_of_time_types import NAMES, ROWS, Kernels
+from tests.backends.gpu.compile.ahead_of_time_types import NAMES, ROWS, Kernels, layout_named
 
 KP = 1024
 KERNELS: Kernels = {**PRODUCTS, **ATTENTION, **OTHERS}
@@ -59,7 +58,7 @@ def case_of(name: str, layout: str, target: str) -> Case:
         warps = fixed["shape"].warps
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
-        kind = _layout(layout)
+        kind = layout_named(layout)
         if target == "gfx1100" and (kind.group == 16 or kind.bits == 5):
             fixed["shape"] = replace(fixed["shape"], block_n=16, stages=1)
     stages = 2
@@ -122,23 +121,18 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
             "spills": spills(made, text)}
 
 
-def _layout(name: str) -> PlaneLayout:
-    """Of a format's name, or of TQ2_0-exponent, whose scales are powers of two, as BitNet's are."""
-    name, *more = name.split("-")
-    return layout_of(row_named(name), "exponent" if more or name == "MXFP4" else "f16")
-
-
 def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
     """Types of a kernel's weights of this format, and of what it multiplies them with."""
-    kind = _layout(name)
+    kind = layout_named(name)
     bits, codes = kind.planes, "*i8" if as_bytes else "*i32"
     alone = kind.two_level and not kind.has_min
-    scale = "*fp16" if alone else "*i16" if kind.scale == "exponent" else "*i32"
+    scale = "*fp16" if alone else {"exponent": "*i16", "f16": "*i32", "f32": "*fp32"}[kind.scale]
     planes = {f"codes{b}": codes if b in bits else None for b in (8, 4, 2, 1)}
     weight = PackedWeight(
         **planes, scale=scale, minimum=scale if kind.has_min and not kind.two_level and not kind.has_zero else None,
         small="*i16" if kind.two_level else None, rest="*i8" if kind.min_bits == 6 else None,
         table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, kp),
+        factors="*fp32" if name == "NVFP4" else None,
     )
     return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
 

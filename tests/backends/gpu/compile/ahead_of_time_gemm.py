@@ -37,7 +37,7 @@ from octavo.backends.gpu.attention.prefill_hopper_launch import (
 from octavo.backends.gpu.compile.gluon import tile_layout
 from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, Results, SplitK
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.grouped_kernel import experts_grouped_kernel
 from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kernel
 from octavo.backends.gpu.matmul.product import Product
@@ -62,11 +62,13 @@ from octavo.backends.gpu.matmul.w8a8.gemm_arguments import (
 from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import int8_hopper_kernel, w4a8_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import quantize8_kernel
+from octavo.backends.gpu.matmul.w8a8.row_scales import MOST_OVERLAPPED
 from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
 from octavo.formats.group import row_named
 from tests.backends.gpu.compile.ahead_of_time_case import TARGETS, Case, said_of, spills
+from tests.backends.gpu.compile.ahead_of_time_types import layout_named
 
 N, K = 8192, 8192
 HEAD = 128256  # rows of a vocabulary
@@ -128,7 +130,7 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     tma, types, operands = target in ("sm_90", "sm_100"), _types(scheme), fp8_operands(target, "e4m3", mixed or "e4m3")
     config = GemmConfig("gelu", 1, 1, 1, fp8_factor(operands, "e4m3", mixed or "e4m3"), tma=tma)
     fixed = {
-        "shape": s, "config": config, "ASM": TARGETS[target][1],
+        "shape": s, "config": config, "ASM": TARGETS[target][1], "PDL": tma and tokens <= MOST_OVERLAPPED,
         "fp8": Fp8Config("e4m3", mixed or "e4m3", operands, KEPT if name == "fp8" and target == "sm_90" else 0),
     }
     element = "fp8e4nv" if name.startswith("fp8") and operands == "fp8" else "i8"
@@ -174,6 +176,7 @@ def _for_hopper(scheme: Scheme, tokens: int, mixed: str) -> Case:
     float8 = scheme.startswith("fp8")
     kernel = fp8_hopper_kernel if float8 else w4a8_hopper_kernel if scheme.startswith("w4a8") else int8_hopper_kernel
     fixed = {"shape": s, "config": GemmConfig("gelu", 1, 1, 1), "num_warps": s.warps, "FAST": scheme == "fp8_fast"}
+    fixed |= {"PDL": tokens <= MOST_OVERLAPPED}
     blocks = {"a": [s.block_m, 128 if scheme.startswith("w4a8") else s.block_k], "b": [s.block_n, s.block_k]}
     blocks["packed"] = [s.block_n, s.block_k // 2]
     types = _types(scheme)
@@ -188,7 +191,7 @@ def _for_hopper(scheme: Scheme, tokens: int, mixed: str) -> Case:
 def _mixed(name: str, tokens: int) -> Case:
     """The product of floats with the codes of a format that has a kernel of Gluon."""
     kind, name = name.split("_", maxsplit=1)
-    layout = layout_of(row_named(name), "f16")
+    layout = layout_named(f"{name}-f16")
     s = dispatch.w4a16(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
     if layout.table:  # which no tuned table has
         family, p = MultiCtaShape if tokens <= 32 else HopperShape, Product(layout, N, K, tokens, "sm_90")
@@ -223,7 +226,7 @@ def _pair(names: str, tokens: int) -> Case:
 
 
 def _results(layout: PlaneLayout) -> Results:
-    return Results("*fp32", "i32", "*fp32" if layout.table else None)  # type: ignore[arg-type]
+    return Results("*fp32", "i32", "*fp32" if layout.folds_rows else None)  # type: ignore[arg-type]
 
 
 def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
@@ -243,10 +246,10 @@ def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
 
 def _experts(name: str, tokens: int) -> Case:
     """The product of that many tokens with 8 of 128 experts of a format."""
-    layout = layout_of(row_named(name), "f16")
-    s = dispatch.experts(layout, 768, 2048, tokens * 8 / 128, "sm_90")
-    assert s is not None
-    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
+    layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
+    p = Product(layout, 768, 2048, tokens * 8 // 128, "sm_90")
+    s: ExpertsHopperShape = dispatch.choose("experts", p, ExpertsHopperShape)
+    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": _results(layout)}
     fixed = {"layout": layout, "shape": s, "PDL": True}
     return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 

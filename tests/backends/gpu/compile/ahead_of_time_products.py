@@ -7,7 +7,9 @@ from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts import mma_kernel as experts_mma
+from octavo.backends.gpu.matmul.experts import routing_kernel as routing
 from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsMmaShape, ExpertsShape
+from octavo.backends.gpu.matmul.matvec.float8_kernel import float8_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
 from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
@@ -20,6 +22,8 @@ from octavo.backends.gpu.matmul.mmq.mmq_shapes import DotShape, MmaShape
 from octavo.backends.gpu.matmul.mmq.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
+from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
+from octavo.backends.gpu.matmul.w8a8.row_scales import RowMatvecShape
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
@@ -59,6 +63,12 @@ PRODUCTS: Kernels = {
     "mmq_mma_32": (mmq_mma_kernel, {"STRIDE": 32, "shape": MmaShape(1, 4, 2, 2, 0, True)}, 2, {"terms": ()}),
     "weight_only": (weight_only_kernel, {"TOKENS": 2, "shape": MatvecShape(2, 32, 1, 1)}, 1,
                     {"x": Matrix("*i32", "i32")}),
+    "float8_matvec": (float8_matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(4, 64, 1, 2)}, 2,
+                      {"x": "*fp32", "experts": None, "terms": (ROWS,)}),
+    "float8_matvec_4": (float8_matvec_kernel, {"TOKENS": 4, "shape": MatvecShape(2, 64, 1, 2)}, 2,
+                        {"x": "*fp32", "experts": None, "terms": ()}),
+    "float8_matvec_id": (float8_matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(4, 32, 1, 1)}, 1,
+                         {"x": "*fp32", "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "dequantize": (dequantize_kernel, {"BLOCK_N": 4, "CHUNKS": 32}, 4,
                    {"rows": None, "out": Matrix("*fp16", "i32"), "k": "i32"}),
     "get_rows": (dequantize_kernel, {"BLOCK_N": 1, "CHUNKS": 32}, 1, {"out": ROWS, "k": "i32"}),
@@ -68,7 +78,15 @@ PRODUCTS: Kernels = {
                          {"source": SOURCE, "out": Q8, "ordered": "*fp16", "k": "i32"}),
     "ordered": (activations.quantize_kernel, {"KIND": SWIGLU, "B": 256}, 1,
                 {"source": SOURCE, "out": None, "ordered": "*fp16", "k": "i32"}),
-    "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
+    **{f"row_matvec_{kind}{end}": (
+        row_matvec_kernel, {"TOKENS": tokens, "shape": RowMatvecShape(kind, 4096, block_n, 256, 2)}, 2,
+        {"w": "*i32", "scales": "*fp32", "groups": "*fp16" if kind == "int4_groups" else None, "x": "*i32",
+         "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
+    ) for kind, rows, most in (("int8", 8, 2), ("int4", 8, 2), ("int4_groups", 4, 2), ("fp8", 4, 2))
+        for tokens, end, block_n in ((1, "", rows), (most, "_few", 4))},
+    "float_planes": (activations.float_kernel, {"KIND": "rms_norm", "B": 4096, "PLANES": 4}, 8,
+                     {"source": SOURCE, "out": ROWS, "ordered": None, "k": "i32"}),
+    "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024, "PLANES": 1}, 4,
               {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
     "token_int8": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                    {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None, "least": "*fp32"}),
@@ -92,6 +110,14 @@ PRODUCTS: Kernels = {
                     {"pairs": "*i32", "tiles": "*i32"}),
     "experts_mma_16": (experts_mma.experts_mma_kernel, {"STRIDE": 512, "shape": ExpertsMmaShape(2, 2, 2, 1, False)}, 2,
                        {"pairs": "*i32", "tiles": "*i32"}),
+    **{name: (routing.route_kernel, {"ROWS": 32, "N": rows, "TOKENS": tokens, "EXPERTS": 128, "B": block}, 8, {
+        "source": SOURCE, "w": "*fp32", "bias": bias, "logits": ROWS, "normed": ROWS, "codes": Q8, "counter": "*i32",
+        "tokens": "i32", "k": "i32"})
+       for name, rows, tokens, block, bias in (("route", 2, 1, 2048, None), ("route_few", 2, 4, 4096, "*fp32"))},
+    "sum_experts_norm": (routing.sum_experts_norm_kernel, {
+        "NORMALIZED": True, "EXPERTS": 32, "USED": 4, "B": 4096}, 16, {
+            "rows": "*fp32", "logits": ROWS, "term": ROWS, "out": ROWS, "norm": "*fp32", "codes": Q8,
+            "ordered": "*fp16", "k": "i32"}),
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024, "EXPERTS": 0}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096, "EXPERTS": 0}, 16, {"tiles": "*i32"}),
     "sort_list": (experts.sort_kernel, {"BLOCK_M": 8, "B": 1024, "EXPERTS": 128}, 4, {"tiles": "*i32"}),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, Source
+from octavo.backends.gpu.weights.layout import PlaneLayout, ScaleKind, layout_of
+from octavo.formats.group import row_named
 
 Kernels = dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]]
 """By name: a kernel, constants, warps, types that differ from NAMES."""
@@ -24,3 +26,10 @@ NAMES = {
 ROWS = Matrix("*fp32", "i32")
 SOURCE = Source(Matrix("*fp32", "i32"), Matrix("*fp32", "i32"), "fp32")
 Q8 = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32")
+
+
+def layout_named(name: str) -> PlaneLayout:
+    """Of a format's name, or of one with the kind of its scales, as TQ2_0-exponent, which are BitNet's."""
+    name, _, kind = name.partition("-")
+    scale: ScaleKind = kind or ("exponent" if name == "MXFP4" else "f16")  # type: ignore[assignment]
+    return layout_of(row_named(name), scale)

@@ -35,6 +35,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_persistent_deepest": "dot", "matvec_persistent_norm": "dot", "matvec_persistent_swiglu": "dot",
          "matvec_persistent_planes": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot",
+         **{f"row_matvec_{kind}{end}": "dot" for kind in ("int8", "int4", "int4_groups") for end in ("", "_few")},
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "experts_mma": "int8", "experts_mma_16": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
@@ -78,6 +79,9 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
            "TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")
+OF_FLOAT8 = ("weight_only", "float8_matvec", "float8_matvec_4", "float8_matvec_id", "experts_few", "experts",
+             "experts_wide", "dequantize", "get_rows")
+"""What takes weights that are e4m3 numbers."""
 STREAMED = [
     f"matvec_persistent{size}:{name}"
     for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
@@ -89,9 +93,11 @@ STREAMED += [
 STREAMED += [f"matvec_persistent{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
 STREAMED += ["matvec_persistent_planes:Q5_K"]
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
-CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
+CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256",
+          "row_matvec_fp8_few")
 """What gfx1100 has too few registers for."""
-OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)} | {"f16_scales", "folded_scales"}
+OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)}
+OF_SOME |= {"f16_scales", "folded_scales", "float8_matvec", "float8_matvec_4", "float8_matvec_id"}
 OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
 """What takes no layout."""
 
@@ -172,7 +178,8 @@ def test_every_kernel(target: str) -> None:
     wanted += [f"{name}:{target}" for name in (*STREAMED, *PAIRS)]
     wanted += [f"{name}:TQ2_0-exponent:{target}" for name in (*OF_LAYOUT, *nvidia)]
     wanted += [f"f16_scales:{name}:{target}" for name in ("Q4_K", "Q6_K", "Q8_0", "GROUP4_128_Z_F16")]
-    wanted += [f"folded_scales:{name}:{target}" for name in ("MXFP4", "NVFP4")]
+    wanted += [f"folded_scales:{name}:{target}" for name in ("MXFP4", "NVFP4", "FP8_128-f32")]
+    wanted += [f"{name}:{layout}:{target}" for name in OF_FLOAT8 for layout in ("FP8_128-f32", "FP8_32-exponent")]
     wanted += [f"{name}:GROUP4_128_Z_F16:{target}" for name in (*OF_LAYOUT, *nvidia[1:])]  # whose mmq_mma has one tile
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):
         check(row)

@@ -14,7 +14,7 @@ from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.experts import grouped_kernel
 from octavo.backends.gpu.matmul.experts import launch as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.kernel import sort_kernel
 from octavo.backends.gpu.matmul.product import Product
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
@@ -121,7 +121,8 @@ def test_layouts_that_become_float16(name: str, taken: bool) -> None:
 @ON_CARD
 @pytest.mark.parametrize(("name", "numbers"), some(
     [("Q4_K", (8, 64, 3, 4, 2, 0)), ("MXFP4", (8, 128, 3, 2, 2, 1)), ("Q6_K", (16, 64, 3, 3, 2, 0)),
-     ("NVFP4", (32, 128, 6, 2, 1, 1)), ("Q4_0", (32, 64, 4, 3, 1, 0)), ("MXFP4", (16, 64, 3, 4, 2, 0))], 6))
+     ("NVFP4", (32, 128, 6, 2, 1, 1)), ("Q4_0", (32, 64, 4, 3, 1, 0)), ("MXFP4", (16, 64, 3, 4, 2, 0)),
+     ("MXFP4", (64, 128, 3, 8)), ("Q4_K", (32, 128, 4, 8)), ("NVFP4", (128, 128, 2, 8))], 9))
 @pytest.mark.parametrize("tokens", [1, 9, 64, 200])
 def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
     """Of two products, of which the second finds what the first has sorted; one expert has many pairs. Twice, as
@@ -136,7 +137,8 @@ def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
     outs = [torch.full((tokens, used, n), torch.nan, device=TARGET.device) for _ in loaded]
     parts = []
     for (_, w), out in zip(loaded, outs, strict=True):
-        shape = ExpertsGroupedShape.of(Product(w.layout, n, w.kp, 1, "sm_90"), *numbers)
+        kind = ExpertsGroupedShape if len(numbers) == 6 else ExpertsHopperShape
+        shape = kind.of(Product(w.layout, n, w.kp, 1, "sm_90"), *numbers)
         assert shape is not None
         parts.append(experts.product_in(context, shape, w, rows, chosen, out, used))
     assert [len(p) for p in parts] == [3, 1]

@@ -16,9 +16,7 @@ from octavo.backends.gpu.matmul import launch as matmul
 from octavo.backends.gpu.matmul.experts.launch import Rows, float_product
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
-from octavo.formats import Planes, QTensor, by_name, dequantize
-from octavo.formats import pack as planes_packed
-from octavo.formats.float8 import float8_format
+from octavo.formats import by_name, dequantize
 from octavo.graph.builder import weight
 from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
@@ -56,7 +54,7 @@ def test_products(name: str, tokens: int) -> None:
 
 
 def test_activations_of_other_types_are_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of fp8 lie in memory as float16: two products of the same tokens round them once."""
+    """Float32 tokens of float16 weights: two products of the same ones round them once."""
     seen = list[tuple[torch.Tensor, torch.Tensor]]()
     library = matmul.library_product
 
@@ -66,9 +64,7 @@ def test_activations_of_other_types_are_rounded_once(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(matmul, "library_product", watched)
     c, x = Context(target()), torch.randn(3, 64, device=target().device)
-    fmt, raw = float8_format(32), np.arange(5 * 64, dtype=np.uint8).reshape(5, 64) % 127
-    stored = QTensor(fmt, (5, 64), planes_packed(Planes(raw, d=np.ones((5, 2), np.float32)), fmt))
-    weights: list[Any] = [load(stored, x.device.type) for _ in range(2)]
+    weights = [floats("F16", 5, 64, seed=seed)[0] for seed in range(2)]
     calls = [matmul.product(c, w, x, torch.empty(3, 5, device=x.device), ()) for w in weights]
     assert [len(of_one) for of_one in calls] == [2, 1]
     for call in (*calls[0], *calls[1]):

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from octavo.backends.gpu.device.memory import weight_bytes
 from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch import device_values
+from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.w4a16.weight_only import dequantize_stored, matmul_stored
+from octavo.backends.gpu.ops.quantize import quantized
+from octavo.backends.gpu.weights.device_weights import QuantWeight
+from octavo.backends.gpu.weights.layout import padded
 from octavo.backends.gpu.weights.load import load
 from octavo.backends.gpu.weights.pack import pack, unpack
 from octavo.formats import Planes, QTensor, dequantize, group_format
@@ -86,19 +92,62 @@ def test_weights_alone(fmt: BlockFormat) -> None:
     np.testing.assert_allclose(y, want.numpy(), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("tokens", [1, 9])
-def test_blocks_of_fp8(tokens: int) -> None:
-    """8-bit numbers times scales lie in memory as float16."""
-    fmt, rng = float8_format(128), np.random.default_rng(5)
-    planes = Planes(
-        rng.integers(0, 127, (5, 256), dtype=np.uint8), d=rng.uniform(0.001, 0.01, (5, 2)).astype(np.float32)
-    )
-    tensor = QTensor(fmt, (5, 256), planes_packed(planes, fmt))
-    c, x = Context(target()), torch.from_numpy(rng.standard_normal((tokens, 256)).astype(np.float32))
-    w: Any = load(tensor, c.target.device)
-    assert w.data.dtype == torch.float16
-    y = torch.empty(tokens, 5, dtype=torch.float32, device=c.target.device)
-    for call in product(c, w, x.to(c.target.device), y, ()):
+def float8_tensor(group: int, n: int, k: int) -> QTensor:
+    fmt, rng = float8_format(group), np.random.default_rng(5)
+    codes = rng.integers(0, 127, (n, k), dtype=np.uint8) | rng.integers(0, 2, (n, k), dtype=np.uint8) << 7
+    scales = 2.0 ** rng.integers(-12, -4, (n, k // group)) if group == 32 else rng.uniform(1e-5, 0.01, (n, k // group))
+    return QTensor(fmt, (n, k), planes_packed(Planes(codes, d=scales.astype(np.float32)), fmt))
+
+
+def float8_product(c: Context, tensor: QTensor, x: np.ndarray, residual: torch.Tensor | None = None) -> np.ndarray:
+    """What is computed of x, which is rounded to float16, and a residual."""
+    w, (tokens, k) = load(tensor, c.target.device), x.shape
+    assert isinstance(w, QuantWeight)
+    assert w.layout.float8
+    size = device_values.half_activation_bytes(tokens, k)
+    memory = torch.zeros(size, dtype=torch.uint8, device=c.target.device)
+    given = device_values.float_activation(memory, tokens, k, c.target.arch, c.deterministic)
+    y = torch.full((tokens, w.n), float("nan"), device=c.target.device)
+    calls = quantized(c, Source(matrix(torch.from_numpy(x).to(c.target.device))), given)
+    for call in [*calls, *product(c, w, given, y, () if residual is None else (residual,))]:
         call()
-    want = x.double().numpy() @ dequantize(tensor).T.astype(np.float64)
-    np.testing.assert_allclose(y.cpu().numpy(), want, rtol=2e-3, atol=2e-3 * np.abs(want).max())
+    return y.cpu().numpy()
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 7, 16, slow(33), slow(130)])
+@pytest.mark.parametrize(("group", "k"), [(128, 256), (32, 288)])
+def test_blocks_of_fp8(group: int, k: int, tokens: int) -> None:
+    """8-bit numbers times scales lie in memory as they are."""
+    tensor, x = float8_tensor(group, 37, k), np.random.default_rng(6).standard_normal((tokens, k)).astype(np.float32)
+    rounded = x if dispatch.planar(tokens, target().arch) else x.astype(np.float16)
+    want = rounded.astype(np.float64) @ dequantize(tensor).T.astype(np.float64)
+    allowed = 2e-5 if dispatch.planar(tokens, target().arch) else 2e-3
+    np.testing.assert_allclose(
+        float8_product(Context(target()), tensor, x), want, rtol=allowed, atol=allowed * np.abs(want).max()
+    )
+    assert weight_bytes(tensor) <= 1.13 * tensor.size * padded(k) / k
+
+
+def test_fp8_is_the_same_to_the_bit_whatever_else_is_in_the_step() -> None:
+    tensor, x = float8_tensor(128, 37, 256), np.random.default_rng(6).standard_normal((19, 256)).astype(np.float32)
+    c = Context(target(), deterministic=True)
+    assert (float8_product(c, tensor, x)[7] == float8_product(c, tensor, x[7:8])[0]).all()
+
+
+@pytest.mark.parametrize("tokens", [3, 6, 18])
+def test_fp8_and_a_residual(tokens: int) -> None:
+    tensor, x = float8_tensor(128, 37, 256), np.random.default_rng(6).standard_normal((tokens, 256)).astype(np.float32)
+    before, c = torch.randn(tokens, 37), Context(target())
+    want = float8_product(c, tensor, x) + before.numpy()
+    got = float8_product(c, tensor, x, before.to(c.target.device))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_fp8_that_is_no_number_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:
+    tensor, x = float8_tensor(128, 37, 256), np.ones((2, 256), np.float32)
+    tensor.data[5, 4 + 17] = 0x7F
+    y = float8_product(Context(target()), tensor, x)
+    assert np.isnan(y[:, 5]).all()
+    assert np.isfinite(np.delete(y, 5, axis=1)).all()
+    assert "holds NaN or Inf" in caplog.text

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch import device_values
 from octavo.backends.gpu.launch.context import Context
@@ -18,6 +19,13 @@ from octavo.backends.gpu.weights.layout import PlaneLayout
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
+from octavo.graph.builder import constant, weight
+from octavo.graph.executor import Executor
+from octavo.graph.lower import lower
+from octavo.graph.node import Graph, Node
+from octavo.graph.ops import apply
+from octavo.graph.protocol import Backend
+from octavo.graph.schedule import schedule
 from tests.sampling import slow
 
 N, K = 5, 256
@@ -86,3 +94,27 @@ def test_two_matrices_in_one_launch(names: tuple[str, str], tokens: int) -> None
         exact = codes.reshape(tokens, -1).astype(np.float64) @ dequantize(tensor).astype(np.float64).T
         np.testing.assert_allclose(y.cpu().numpy(), exact, rtol=1e-5, atol=2e-6 * np.abs(exact).max())
         np.testing.assert_allclose(y.cpu().numpy(), alone.cpu().numpy(), rtol=1e-5, atol=2e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 9, slow(16), 40])
+def test_factors_of_rows(tokens: int) -> None:
+    """By each kernel, before what is added; of matrices that are joined each row has its own."""
+    rng, residual = np.random.default_rng(tokens), np.ones((tokens, 24), np.float32)
+    tensors = [random_matrix(f"w{n}", by_name("NVFP4"), (n, K), rng) for n in (16, 24)]
+    scales = [rng.uniform(0.5, 2, n).astype(np.float32) for n in (16, 24)]
+    x = rng.standard_normal((tokens, K)).astype(np.float32)
+    given, added = (Node("input", (), ("tokens", n), "f32", name=name) for name, n in (("x", K), ("r", 24)))
+    one, other = (
+        apply("mul", apply("mul_mat", weight(t), given), constant(s, f"{t.name}.scale"))
+        for t, s in zip(tensors, scales, strict=True)
+    )
+    backends: list[Backend] = [GpuBackend()]
+    for outputs in ((one, other), (apply("add", other, added),)):
+        graph, sizes = lower(Graph.of(*outputs), backends), {"tokens": tokens}
+        assert "mul" not in [node.op for node in graph.nodes]
+        inputs = {"x": x, "r": residual} if len(outputs) == 1 else {"x": x}
+        made = Executor(schedule(graph, backends, sizes, strict=True), backends, sizes).run(inputs, sizes)
+        products = [x @ (dequantize(t).T * s) for t, s in zip(tensors, scales, strict=True)]
+        right = products if len(outputs) == 2 else [products[1] + residual]
+        for found, want in zip(made, right, strict=True):
+            assert ((found - want) ** 2).sum() < 2e-4 * (want**2).sum()

@@ -22,7 +22,7 @@ def gpu() -> GpuBackend:
     return GpuBackend()
 
 
-@pytest.mark.parametrize("n_tokens", [1, 5, 33])
+@pytest.mark.parametrize("n_tokens", [1, 2, 4, 5, 33])
 @pytest.mark.parametrize("name", rows.NAMES)
 def test_products(gpu, name, n_tokens):
     tensor, x = rows.matrix(name, 37, 256), rows.random(n_tokens, 256)
@@ -57,6 +57,17 @@ def test_products_of_a_norm_are_one(gpu, name):
     assert ops[:2] == [rows.quantized("rms_norm", name), "mul_mat_concat"]
     for tensor, y in zip(tensors, made, strict=True):
         assert rows.nmse(y, rows.product(tensor, rows.norm_of(x, norm))) < ROUNDED
+
+
+@pytest.mark.parametrize(("name", "n_tokens"), [("INT8", 1), ("INT4_G128", 3), ("FP8", 2)])
+def test_products_of_a_norm_with_biases_are_one(gpu, name, n_tokens):
+    tensors = [rows.matrix(name, n, 256, seed=n) for n in (37, 16, 5)]
+    biases = [rows.random(len(t.data), seed=9) for t in tensors]
+    x, norm = rows.random(n_tokens, 256), 1 + rows.random(256, seed=4) / 10
+    ops, made = rows.run(gpu, rows.biased(tensors, norm, biases), {"x": x})
+    assert ops[:2] == [rows.quantized("rms_norm", name), "mul_mat_concat_add"]
+    for tensor, bias, y in zip(tensors, biases, made, strict=True):
+        assert rows.nmse(y, rows.product(tensor, rows.norm_of(x, norm)) + bias) < ROUNDED
 
 
 @pytest.mark.parametrize("name", rows.NAMES)

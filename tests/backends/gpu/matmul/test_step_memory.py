@@ -24,7 +24,14 @@ from octavo.backends.gpu.device import torch_device
 from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.device_values import Activation, TokenCodes, activation_bytes, token_bytes
+from octavo.backends.gpu.launch.device_values import (
+    Activation,
+    TokenCodes,
+    activation_bytes,
+    float_activation,
+    half_activation_bytes,
+    token_bytes,
+)
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul import launch as products
 from octavo.backends.gpu.matmul.w8a8 import gemm
@@ -157,6 +164,9 @@ def value_of(weight: Any, tokens: int, k: int, target: GpuTarget) -> Any:
     if isinstance(weight, FloatWeight):
         few = tokens <= dispatch.FLOAT_MATVEC_MAX_TOKENS
         return torch.empty((tokens, k), dtype=torch.float32 if few else weight.data.dtype, device="meta")
+    if weight.layout.float8:
+        raw = torch.empty(half_activation_bytes(tokens, k), dtype=torch.uint8, device="meta")
+        return float_activation(raw, tokens, k, target.arch)
     raw = torch.empty(activation_bytes(tokens, k, target.arch), dtype=torch.uint8, device="meta")
     return Activation(raw, tokens, k, both=dispatch.ordered(tokens, target.arch))
 

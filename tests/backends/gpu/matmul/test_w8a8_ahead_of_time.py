@@ -99,11 +99,13 @@ def test_scales_of_groups() -> None:
 @pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
     few = ("Q4_K:8", "Q4_K:12", "Q6_K:12", "Q6_K:24", "Q8_0:12", "Q8_0:24")
-    many = ("Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512", "MXFP4:8", "MXFP4:256")
+    many = ("Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512", "MXFP4:8", "MXFP4:256", "FP8_128:8", "FP8_128:24",
+            "FP8_128:48", "FP8_32:256", "FP8_128:1000")
     check([f"w4a16_{name}:sm_90" for name in (*few, *many)])
     check([f"pair_{names}:sm_90" for names in ("Q4_K-Q6_K:8", "Q6_K-Q4_K:16", "Q4_K-Q6_K:32")])
-    check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128")])
-    check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K", "Q6_K", "Q8_0") for m in (512, 2048)])
+    check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128", "FP8_128:8", "FP8_128:48")])
+    experts = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "FP8_128")
+    check([f"experts_{name}:{m}:sm_90" for name in experts for m in (512, 2048)])
 
 
 @pytest.mark.slow

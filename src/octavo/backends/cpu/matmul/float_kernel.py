@@ -5,8 +5,10 @@ Algorithm: GEMM by outer products of registers: 16 rows interleaved, as BLIS pac
 Tile:
     W   [N / 16, K, 16]: 16 rows are 16 lanes, each k is one vector
     acc [n tokens, 16] in registers, even and odd k apart: += W[k] * x[token, k]
-Bound: bytes with one token, instructions with many: 206 GFLOPS with tiles of 16 tokens where K is 4160, 97 where it is
-    4096 (docs/log.md, "Sixteen rows at a stride of a multiple of 4 KiB do not fit a set of the first cache").
+Bound: bytes with one token, 93% of the read limit of a core of Zen 5 with BF16, 77% with e4m3 (docs/log.md, "Float
+    weights wanted fetching ahead, and a loop of four k"); instructions with many: 206 GFLOPS with tiles of 16 tokens
+    where K is 4160, 97 where it is 4096 (docs/log.md, "Sixteen rows at a stride of a multiple of 4 KiB do not fit a
+    set of the first cache").
 Tried: docs/log.md: "Sixteen rows at a stride of a multiple of 4 KiB do not fit a set of the first cache"; "e4m3 becomes
     float32 through float16".
 Twin: `octavo.backends.reference.ops.mul_mat`, `octavo.backends.reference.ops.get_rows`
@@ -20,7 +22,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from octavo.backends.cpu.matmul.rows_kernel import GET_ROWS
-from octavo.backends.cpu.matmul.tasks import PRODUCT, product
+from octavo.backends.cpu.matmul.tasks import PRODUCT, bytes_ahead, product
 from octavo.jit import host_cpu
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
@@ -28,11 +30,14 @@ from octavo.jit.simd import (
     f32_pointer,
     fma_blocks,
     fma_splat_strided,
+    get,
     i32_pointer,
     load_bf16x16,
     load_f16x16,
     load_f32x16,
     load_finite_e4m3x16,
+    load_finite_e4m3x32,
+    prefetch,
     stack,
     store_f32x16,
     zeros,
@@ -50,11 +55,25 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
     """The product for tiles of n tokens, float32; see `product`. Of e4m3 a row shares its scale where `group` is 0."""
     load, width, tile_width, scaled = _LOADS[kind], WIDTH[kind], 16 * WIDTH[kind], kind == "e4m3"
 
+    ahead, pair = bytes_ahead(), _pair(kind)
+
     def accumulate(w, x, stride, k):
         even, odd = zeros(n), zeros(n)  # n x [16] each
-        for _pair in range(k // 2):
-            even = fma_splat_strided(even, load(w), x, stride)
-            odd = fma_splat_strided(odd, load(w + 16 * width), x + 4, stride)  # n x [16] += [16] * [n]
+        for _four in range(k // 4):
+            for line in range(0, 64 * width, 64):
+                prefetch(w + ahead + line)
+            one, two = pair(w)
+            even = fma_splat_strided(even, one, x, stride)
+            odd = fma_splat_strided(odd, two, x + 4, stride)  # n x [16] += [16] * [n]
+            one, two = pair(w + 32 * width)
+            even = fma_splat_strided(even, one, x + 8, stride)
+            odd = fma_splat_strided(odd, two, x + 12, stride)
+            w += 64 * width
+            x += 16
+        if k % 4 >= 2:
+            one, two = pair(w)
+            even = fma_splat_strided(even, one, x, stride)
+            odd = fma_splat_strided(odd, two, x + 4, stride)
             w += 32 * width
             x += 8
         if k % 2:
@@ -89,6 +108,20 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
         return fma_blocks(zeros(n), acc, load_f32x16(a.scales + task * 64)) if scaled else acc
 
     return product(n, inner(sums_of_groups if group else sums, kind, n, group, inline="always"))
+
+
+def _pair(kind: Kind) -> Any:
+    """A function (address) -> the vectors of two k that lie there."""
+    load, second_at = _LOADS[kind], 16 * WIDTH[kind]
+
+    def pair(w):
+        return load(w), load(w + second_at)
+
+    def e4m3_pair(w):
+        both = load_finite_e4m3x32(w)
+        return get(both, 0), get(both, 1)
+
+    return inner(e4m3_pair if kind == "e4m3" else pair, kind, inline="always")
 
 
 @kernels(GET_ROWS)

@@ -16,6 +16,8 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Protocol
 
+import numpy as np
+
 from octavo.backends.gloo import distributed
 from octavo.backends.gpu.device.torch_device import on_card
 from octavo.backends.gpu.launch.context import Context
@@ -104,8 +106,9 @@ class DeviceCommunicator:
         self._ended, self._device = Event(), device
         dist.all_reduce(torch.ones(1, device=device), group=group)  # connects now, not while a step is captured
         self._calls = torch.zeros(MOST_VALUES // BLOCK, dtype=torch.int32, device=device)
-        self._words = torch.zeros(MOST_VALUES // BLOCK, dtype=torch.int64, device=device)
-        self._side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._side: Any = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self._counts = torch.empty_like(self._calls, device="cpu", pin_memory=True)
+        self._words = torch.empty(2 * ranks, len(self._calls), BLOCK, dtype=torch.int64, pin_memory=True)
         self._inbox, self._inboxes = self._open_inboxes(device)
 
     def _open_inboxes(self, device: Any) -> tuple[Any, tuple[int, ...]]:
@@ -131,12 +134,14 @@ class DeviceCommunicator:
     def _give_words(self) -> None:
         """Put into the inbox the words of every program's next call, all of 0.
 
-        All that it needs is there from the first call on: while kernels wait, neither memory nor code can be loaded.
+        Copies alone do so: while kernels wait, memory can't be allocated nor code be loaded, and programs that were
+        launched ahead may leave a multiprocessor no room for another kernel.
         """
         with self._torch.cuda.stream(self._side):
-            self._words.copy_(self._calls)
-            self._words.add_(1).bitwise_left_shift_(32)
-            self._inbox.view(-1, MOST_VALUES // BLOCK, BLOCK).copy_(self._words[None, :, None])
+            self._counts.copy_(self._calls, non_blocking=True)
+            self._side.synchronize()
+            self._words.numpy()[:] = (self._counts.numpy().astype(np.int64)[:, None] + 1) << 32
+            self._inbox.view(self._words.shape).copy_(self._words, non_blocking=True)
             self._side.synchronize()
 
     def sum_calls(self, c: Context, x: Any, terms: Sequence[Any], out: Any) -> list[Call]:

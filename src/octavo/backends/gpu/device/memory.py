@@ -55,13 +55,13 @@ def _half_scales(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
             *experts, n, k = tensor.shape
             all_rows = scale_stride(math.prod(experts) * n)
             total += padded(k) // layout.group * all_rows * 2 * (2 if layout.has_min else 1)
-            total += 4 * all_rows if layout.table else 0
+            total += 4 * all_rows if layout.folds_rows else 0
     return total
 
 
 def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
     """Whether weights become float16 in registers in a step of `rows`; of experts, of pairs."""
-    if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
+    if tensor.format.is_float or tensor.format.per_row:
         return False
     layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
     if experts:
@@ -93,8 +93,6 @@ def weight_bytes(tensor: QTensor) -> int:
         return 4 * tensor.size
     if tensor.format.is_float or tensor.format.per_row:
         return tensor.nbytes
-    if tensor.format.number is not None:
-        return 2 * tensor.size
     k = tensor.shape[-1]
     return tensor.size // k * layout_of(tensor.format, "f16").row_bytes(padded(k))
 
@@ -114,7 +112,7 @@ def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
 
 def _half_bytes(leaf: Node) -> int:
     """Bytes of a quantized matrix as float16; 0 of anything else."""
-    if leaf.op != "weight" or len(leaf.shape) != 2 or leaf.tensor.format.number or leaf.tensor.format.per_row:
+    if leaf.op != "weight" or len(leaf.shape) != 2 or leaf.tensor.format.is_float or leaf.tensor.format.per_row:
         return 0
     n, k = leaf.tensor.shape
     return 2 * n * padded(k)

@@ -65,6 +65,7 @@ class PackedWeight(NamedTuple):
     rest      int8: upper bits of their minima
     table     four int32: what codes stand for, 16 signed bytes
     layout    a `RowLayout`
+    factors   float32, what sums of a row are multiplied by, or None
     """
 
     codes8: Pointer | None
@@ -77,6 +78,7 @@ class PackedWeight(NamedTuple):
     rest: Pointer | None
     table: tuple[int, int, int, int] | None
     layout: Constant
+    factors: Pointer | None = None
 
 
 class Q8Activation(NamedTuple):

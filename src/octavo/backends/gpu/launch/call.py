@@ -38,6 +38,8 @@ class Launch:
             self._options["PDL"] = target.pdl
             if target.pdl:
                 self._options["launch_pdl"] = True
+        missing = [name for name in kernel.arg_names[len(self._arguments) :] if name not in self._options]
+        assert not missing, missing  # which `use` gives, too
         self._run: Callable[[], object] = partial(kernel[self._grid], *self._arguments, **self._options)
 
     def __call__(self) -> None:

@@ -22,6 +22,12 @@ Weight = QuantWeight | FloatWeight | RowWeight
 JOINED: dict[type, Callable[[Any], Weight]] = {QuantWeight: joined, FloatWeight: joined_floats, RowWeight: joined_rows}
 
 
+def _kind(w: Weight) -> tuple[Any, int, bool]:
+    """What weights have in common that can be joined."""
+    factors = isinstance(w, QuantWeight) and "factors" in w.parts
+    return w.data.dtype if isinstance(w, FloatWeight) else w.layout, w.k, factors
+
+
 @dataclass
 class Context:
     """The device, and what calls of a plan have in common.
@@ -102,7 +108,7 @@ class Context:
     def joined(self, weights: Sequence[Weight]) -> list[Weight]:
         """The weights in order, neighbours of one layout joined to one."""
         out: list[Weight] = []
-        for _, run in groupby(weights, lambda w: (w.data.dtype if isinstance(w, FloatWeight) else w.layout, w.k)):
+        for _, run in groupby(weights, _kind):
             group = list(run)
             if len(group) == 1:
                 out += group

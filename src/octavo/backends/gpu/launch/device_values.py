@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from octavo.backends.gpu.launch.arguments import Q8Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import ORDERED_MAX_TOKENS
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import FLOAT8_MIN_TOKENS, ORDERED_MAX_TOKENS
 from octavo.backends.gpu.weights.layout import padded
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ def q8_1_bytes(tokens: int, kp: int, stride: int) -> int:
 class Activation:
     """Activations [tokens, k] ready for products.
 
-    raw           what `dispatch.activation(tokens)` says, and after it `ordered`
-    always_codes  they are quantized for any number of tokens
-    both          there is `ordered`, too
+    raw            what `dispatch.activation(tokens)` says, and after it `ordered`
+    always_codes   they are quantized for any number of tokens
+    both           there is `ordered`, too
+    always_halves  they are float16 for any number of tokens, or
+    is_planar      float32 as `matvec.float8_kernel` takes them
     """
 
     raw: torch.Tensor
@@ -52,15 +54,25 @@ class Activation:
     k: int
     always_codes: bool = False
     both: bool = False
+    always_halves: bool = False
+    is_planar: bool = False
 
     @property
     def is_q8_1(self) -> bool:
         """Whether they are quantized, and not float16."""
-        return self.always_codes or self.tokens <= INT8_MAX_TOKENS
+        return self.always_codes or (self.tokens <= INT8_MAX_TOKENS and not self.always_halves)
 
     @property
     def kp(self) -> int:
         return padded(self.k)
+
+    @property
+    def planar(self) -> torch.Tensor | None:
+        """float32 [tokens, kp] in planes of kp / 4, where they are that."""
+        import torch
+
+        size = 4 * self.tokens * self.kp
+        return self.raw[:size].view(torch.float32).view(self.tokens, self.kp) if self.is_planar else None
 
     @property
     def tp(self) -> int:
@@ -79,7 +91,8 @@ class Activation:
     @property
     def ordered(self) -> torch.Tensor | None:
         """float16 [tokens, kp] as `w4a16.hopper_kernel` takes them."""
-        return self._halves_at(_first_bytes(self.tokens, self.kp)) if self.both else None
+        first = _half_bytes if self.always_halves else _first_bytes
+        return self._halves_at(first(self.tokens, self.kp)) if self.both else None
 
     def _halves_at(self, start: int) -> torch.Tensor:
         import torch
@@ -88,11 +101,28 @@ class Activation:
         return self.raw[start : start + size].view(torch.float16).view(self.tokens, self.kp)
 
 
+def float_activation(raw: torch.Tensor, tokens: int, k: int, arch: str, deterministic: bool = False) -> Activation:
+    """Activations for weights that are e4m3 numbers: planar for a few tokens, float16 and `ordered` for more."""
+    planar = deterministic or dispatch.planar(tokens, arch)
+    both = not planar and dispatch.ordered(tokens, arch, FLOAT8_MIN_TOKENS)
+    return Activation(raw, tokens, k, both=both, always_halves=True, is_planar=planar)
+
+
 def _first_bytes(tokens: int, kp: int) -> int:
     """Bytes of what `dispatch.activation(tokens)` says."""
     if dispatch.activation(tokens) == "q8_1":
         return q8_1_bytes(tokens, kp, dispatch.padded_tokens(tokens))
+    return _half_bytes(tokens, kp)
+
+
+def _half_bytes(tokens: int, kp: int) -> int:
+    """Bytes of float16."""
     return tokens * kp * 2
+
+
+def half_activation_bytes(tokens: int, k: int) -> int:
+    """Bytes that hold an Activation of up to `tokens` that is always float16, or planar."""
+    return 2 * _half_bytes(tokens, padded(k))
 
 
 def activation_bytes(tokens: int, k: int, arch: str, *, codes: bool = False) -> int:

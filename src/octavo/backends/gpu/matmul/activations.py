@@ -140,9 +140,11 @@ def quantize_kernel(source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.const
 
 
 @triton.jit
-def float_kernel(source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """The values in the type of `out`, [T, kp], zeros from k on; and in `ordered`, float16 [T, kp], as `reordered`
-    gives them, unless it is None."""
+def float_kernel(
+    source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.constexpr, PLANES: tl.constexpr, PDL: tl.constexpr
+):
+    """The values in the type of `out`, [T, kp], zeros from k on, or [T, PLANES, kp / PLANES] with neighbours in
+    different planes; and in `ordered`, float16 [T, kp], as `reordered` gives them, unless it is None."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * B + tl.arange(0, B)
     weight = weight_of(source, at, at < k, KIND)
@@ -151,6 +153,7 @@ def float_kernel(source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.constexp
         gdc_wait()
     value = read(source, weight, token, at, at < k, k, KIND)
     if out is not None:
-        tl.store(out.data + token * out.stride + at, value.to(out.data.dtype.element_ty), mask=at < kp)
+        place = at % PLANES * (kp // PLANES) + at // PLANES
+        tl.store(out.data + token * out.stride + place, value.to(out.data.dtype.element_ty), mask=at < kp)
     if ordered is not None:
         store_ordered(value, ordered + token * kp, tl.program_id(1) * B, kp)

@@ -40,6 +40,9 @@ def dequantize_kernel(
     inside, word_inside = chunk < w.layout.kp // 32, word < w.layout.kp // 8
     low, high = codes_of(w, row, word, word_inside, ASM)  # [BLOCK_N, 4 CHUNKS]
     s_low, s_high, m_low, m_high = scales_of(w, row, chunk, inside)  # [BLOCK_N, CHUNKS]
+    if w.factors is not None:
+        factor = tl.load(w.factors + row)  # [BLOCK_N, 1]
+        s_low, s_high, m_low, m_high = s_low * factor, s_high * factor, m_low * factor, m_high * factor
     code = tl.program_id(1) * CHUNKS * 16 + tl.arange(0, CHUNKS * 16)[None, :]
     place = (code // 64) * 128 + code % 64
     pointer = out.data + at.to(tl.int64)[:, None] * out.stride + place

@@ -14,18 +14,20 @@ from octavo.backends.gpu.matmul.experts.expert_shapes import (
     ExpertsMmaShape,
     ExpertsShape,
 )
-from octavo.backends.gpu.matmul.matvec.matvec_shape import MatvecShape
+from octavo.backends.gpu.matmul.matvec.matvec_shape import MATVEC_MAX_TOKENS, MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS, MMA_MIN_TOKENS, DotShape, MmaShape
 from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.tuned import tuned_table as tuned
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
+    FLOAT8_MIN_TOKENS,
     MIN_TOKENS,
     ORDERED_MAX_TOKENS,
     STEP_BYTES,
     MultiCtaPair,
     MultiCtaShape,
     W4A16Shape,
+    min_tokens,
     stage_bytes,
 )
 from octavo.backends.gpu.weights.layout import PlaneLayout
@@ -54,7 +56,9 @@ def choices(section: tuned.Section, p: Product, *among: type[Shape]) -> Iterator
     """All choices that are shapes of `among` and compute a product, with these, from the nearest product's on."""
     kernels = {each.name: each for each in among}
     for name, numbers in tuned.nearest(section, p):
-        if name in kernels and (shape := kernels[name].of(p, *numbers)) is not None:
+        if name not in kernels or (p.layout.float8 and kernels[name].of_codes):
+            continue
+        if (shape := kernels[name].of(p, *numbers)) is not None:
             yield (name, numbers), shape
 
 
@@ -63,9 +67,15 @@ def activation(tokens: int) -> Kind:
     return "q8_1" if tokens <= INT8_MAX_TOKENS else "f16"
 
 
-def ordered(tokens: int, arch: str) -> bool:
-    """Whether activations are kept in the order of `w4a16.hopper_kernel`, too."""
-    return arch == "sm_90" and MIN_TOKENS <= tokens <= ORDERED_MAX_TOKENS and gluon.usable("w4a16")
+def ordered(tokens: int, arch: str, least: int = MIN_TOKENS) -> bool:
+    """Whether activations are kept in the order of `w4a16.hopper_kernel`, too; `least` tokens have a use for it."""
+    return arch == "sm_90" and least <= tokens <= ORDERED_MAX_TOKENS and gluon.usable("w4a16")
+
+
+def planar(tokens: int, arch: str) -> bool:
+    """Whether weights that are e4m3 numbers are multiplied with so few tokens by `matvec.float8_kernel`."""
+    by_tensor_cores = arch == "sm_90" and gluon.usable("w4a16")
+    return tokens < (FLOAT8_MIN_TOKENS if by_tensor_cores else MATVEC_MAX_TOKENS + 1)
 
 
 def padded_tokens(tokens: int, *, full: bool = False) -> int:
@@ -109,7 +119,7 @@ def deterministic(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) 
 
 def w4a16(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> W4A16Shape | None:
     """The shape of a product with some tokens whose weights become float16 in registers, or None for another way."""
-    if arch != "sm_90" or tokens < MIN_TOKENS:
+    if arch != "sm_90" or tokens < min_tokens(layout):
         return None
     found = choose("products", Product(layout, n, kp, tokens, arch), *Shape.kinds.values())
     return found if isinstance(found, W4A16Shape) else None

@@ -115,7 +115,9 @@ def _product(c: Context, b: BoundNode) -> PersistentProduct | None:
     weights, x, terms = operands
     if b.node.op == "mul_mat_concat_add":
         terms = [c.joined_rows(terms)]
-    if not isinstance(x, Activation) or x.tokens != 1 or not all(isinstance(w, QuantWeight) for w in weights):
+    if not isinstance(x, Activation) or not x.is_q8_1 or x.tokens != 1:
+        return None
+    if not all(isinstance(w, QuantWeight) for w in weights):
         return None
     weights = cast(list[QuantWeight], c.joined(weights))
     shapes = [dispatch.persistent(w.layout, w.n, w.kp, c.target.arch) for w in weights]
@@ -128,7 +130,7 @@ def _maker(b: BoundNode, places: dict[int, int], users: dict[int, list[Node]]) -
     """The place of the product whose results alone `b` norms or activates, and quantizes; -1 for none."""
     if b.node.op not in ("rms_norm", "swiglu") or not b.node.quantizes or not isinstance(b.out, Activation):
         return -1
-    if b.out.tokens != 1:
+    if b.out.tokens != 1 or not b.out.is_q8_1:
         return -1
     if b.node.op == "rms_norm":
         return places.get(id(b.node.inputs[0]), -1)

@@ -15,6 +15,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
+from octavo.backends.gpu.matmul.matvec.float8_kernel import float8_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
 from octavo.backends.gpu.matmul.matvec.matvec_shape import MATVEC_MAX_TOKENS, MatvecShape
@@ -45,6 +46,8 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if isinstance(weight, FloatWeight):
         return _float_product(c, weight, x, y, terms)
     assert isinstance(x, Activation)
+    if x.always_halves:
+        return _float8_product(c, weight, x, y, terms)
     if c.deterministic:
         same = dispatch.deterministic(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
         return [_mmq_dot(c, same, weight, x, y, terms)]
@@ -55,6 +58,31 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
         return halves_product(c, weight, x.halves, y, terms)
     shape = dispatch.q8_1(Product(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch))
     return product_in(c, shape, weight, x, y, terms)
+
+
+def _float8_product(
+    c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]
+) -> list[Call]:
+    """`product` by e4m3 numbers: of a few tokens by float32 values of both, of more by float16."""
+    if (planar := x.planar) is not None:
+        return [_float8_matvec(c, w, planar, None, y, terms)]
+    in_registers = dispatch.w4a16(w.layout, w.n, w.kp, x.tokens, c.target.arch)
+    if in_registers and x.both:
+        return w4a16_product(c, in_registers, w, x, y, terms, lambda: _float8_product(c, w, x, y, terms))
+    return halves_product(c, w, x.halves, y, terms)
+
+
+def _float8_matvec(
+    c: Context, w: QuantWeight, x: torch.Tensor, experts: ExpertIds | None, y: torch.Tensor,
+    terms: Sequence[torch.Tensor],
+) -> Call:
+    """The call for rows of y, of tokens or of pairs of a token and an expert; x are planar."""
+    together = 1 if c.deterministic or experts is not None else max(1, len(y))
+    shape = dispatch.matvec(w.layout, w.n, w.kp, together, c.target.arch, pairs=experts is not None)
+    return c.launch(
+        float8_matvec_kernel, (-(-w.n // shape.block_n), len(y) // together), w.planes(), x, experts,
+        _matrices(terms), matrix(y), w.n, TOKENS=together, shape=shape, ASM=c.target.asm, warps=shape.warps,
+    )
 
 
 def product_in(
@@ -85,6 +113,8 @@ def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[t
     if not all(isinstance(w, QuantWeight) for w in weights):
         return []
     both = cast("Sequence[QuantWeight]", weights)
+    if x.tokens <= MATVEC_MAX_TOKENS and not x.is_q8_1:
+        return []
     if x.tokens <= MATVEC_MAX_TOKENS:
         return _matvec_pair(c, both, x, outs)
     one, other = ((w.layout, w.n, w.kp) for w in both)
@@ -243,7 +273,7 @@ def _float_product(
         rounded = c.shared("float inputs", x.numel(), weights.dtype).view(x.shape)
         if not c.holds("float inputs", x):
             calls.append(c.launch(activations.float_kernel, (len(x), -(-w.k // 1024)), Source(matrix(x)),
-                                  matrix(rounded), None, w.k, w.k, KIND="values", B=1024))
+                                  matrix(rounded), None, w.k, w.k, KIND="values", B=1024, PLANES=1))
         x = rounded
     if terms and terms[-1].data_ptr() == y.data_ptr():
         return [*calls, partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]
@@ -264,11 +294,13 @@ def _float_matvec(
 def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.Tensor, sharing: int) -> list[Call]:
     """out [T, used, n]: row i = (token, choice) is expert ids[i] times row i // sharing of x.
 
-    For quantized weights x is a `Q8Activation`.
+    For quantized weights x is a `Q8Activation`, planes for those that are e4m3 numbers.
     """
     y, experts = out.view(-1, w.n), ExpertIds(ids, sharing)
     if isinstance(w, FloatWeight):
         return [_float_matvec(c, w, x, experts, y, ())]
+    if w.layout.float8:
+        return [_float8_matvec(c, w, x, experts, y, ())]
     shape = dispatch.matvec(w.layout, w.n, w.kp, 1, c.target.arch, pairs=True)
     return [_matvec(c, shape, w, x, experts, y, ())]
 

@@ -41,6 +41,8 @@ class Shape(Constant):
     """Of the kernel, in tuned tables."""
     allowed: ClassVar[tuple[Container[int], ...]]
     """What each of the numbers there may be."""
+    of_codes: ClassVar[bool] = False
+    """Whether the kernel multiplies integers, and so no weights that are e4m3 numbers."""
     kinds: ClassVar[dict[str, type[Shape]]] = {}
     """All of them by name."""
 

@@ -14,8 +14,9 @@ from octavo.backends.gpu.launch.sizes import block_of
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.experts import launch as experts
 from octavo.backends.gpu.matmul.launch import product, product_by_id, product_pair, rows_of
+from octavo.backends.gpu.matmul.matvec.float8_kernel import FLOAT8_PLANES
 from octavo.backends.gpu.matmul.w8a8.row_scales import row_product
-from octavo.backends.gpu.ops.quantize import quantize_call
+from octavo.backends.gpu.ops.quantize import float_call, quantize_call
 from octavo.backends.gpu.ops.registry import binds
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.backends.gpu.pointwise.expressions import expression_of
@@ -86,6 +87,12 @@ def _of_experts(
     if isinstance(weight, FloatWeight):
         return _float_product_by_id(c, weight, rows, ids, out, sharing)
     kp, count = weight.kp, rows.count
+    if weight.layout.float8:
+        planar = c.shared("planar expert inputs", count * kp, torch.float32).view(count, kp)
+        calls = [] if c.holds("planar expert inputs", rows.x) else [
+            float_call(c, rows.source, count, matrix(planar), None, rows.kind, weight.k, kp, FLOAT8_PLANES)
+        ]
+        return [*calls, *product_by_id(c, weight, planar, ids, out, sharing)]
     quantized = q8_1(c.shared("experts", q8_1_bytes(count, kp, count), torch.uint8), count, kp, count)
     calls = []
     if not c.holds("expert codes", rows.x):
@@ -102,7 +109,7 @@ def _float_product_by_id(
         x, block = c.shared("expert values", x.numel(), torch.float32).view(x.shape), block_of(w.k)
         grid = (rows.count, -(-w.k // block))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, matrix(x), None, w.k, w.k, KIND=rows.kind,
-                              B=block))
+                              B=block, PLANES=1))
     return [*calls, *product_by_id(c, w, x, ids, out, sharing)]
 
 

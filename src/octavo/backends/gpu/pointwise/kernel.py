@@ -228,6 +228,35 @@ def weighted_sum_kernel(x, weights, out, sums, used, n, B: tl.constexpr, PDL: tl
 
 
 @triton.jit
+def of_experts(
+    x, rows, logits, ids, term, token, at, n, experts, used,
+    NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr,
+):
+    """Values `at` of what `sum_experts_kernel` gives for a token, 0 from n on."""
+    inside = at < n
+    expert, choice = tl.arange(0, EXPERTS), tl.arange(0, USED)
+    logit = tl.load(
+        logits.data + token * logits.stride + expert, mask=expert < experts, other=float("-inf")
+    )  # [EXPERTS]
+    chosen = tl.load(ids + token * used + choice, mask=choice < used, other=0)  # [USED]
+    largest = tl.max(logit)
+    of_chosen = tl.load(logits.data + token * logits.stride + chosen, mask=choice < used, other=float("-inf"))
+    share = tl.exp(of_chosen - largest) / tl.sum(tl.exp(logit - largest))  # [USED]
+    if NORMALIZED:
+        share = share / tl.sum(share)
+    acc = tl.zeros(at.shape, tl.float32)
+    for j in tl.static_range(USED):  # all loads at once
+        value = tl.load(x + (token * used + j) * n + at, mask=inside & (j < used), other=0.0)  # [B]
+        if rows is not None:
+            row = tl.sum(tl.where(choice == j, chosen, 0)).to(tl.int64)
+            value += tl.load(rows + row * n + at, mask=inside & (j < used), other=0.0)  # [B]
+        acc += tl.sum(tl.where(choice == j, share, 0.0)) * value
+    if term is not None:
+        acc += tl.load(term.data + token * term.stride + at, mask=inside, other=0.0)  # [B]
+    return acc
+
+
+@triton.jit
 def sum_experts_kernel(
     x, rows, logits, ids, term, out, experts, used,
     NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
@@ -239,25 +268,7 @@ def sum_experts_kernel(
     """
     n = out.stride
     token, at, inside = part_of_row(n, B, PDL)
-    expert, choice = tl.arange(0, EXPERTS), tl.arange(0, USED)
-    logit = tl.load(
-        logits.data + token * logits.stride + expert, mask=expert < experts, other=float("-inf")
-    )  # [EXPERTS]
-    chosen = tl.load(ids + token * used + choice, mask=choice < used, other=0)  # [USED]
-    largest = tl.max(logit)
-    of_chosen = tl.load(logits.data + token * logits.stride + chosen, mask=choice < used, other=float("-inf"))
-    share = tl.exp(of_chosen - largest) / tl.sum(tl.exp(logit - largest))  # [USED]
-    if NORMALIZED:
-        share = share / tl.sum(share)
-    acc = tl.zeros((B,), tl.float32)
-    for j in tl.static_range(USED):  # all loads at once
-        value = tl.load(x + (token * used + j) * n + at, mask=inside & (j < used), other=0.0)  # [B]
-        if rows is not None:
-            row = tl.sum(tl.where(choice == j, chosen, 0)).to(tl.int64)
-            value += tl.load(rows + row * n + at, mask=inside & (j < used), other=0.0)  # [B]
-        acc += tl.sum(tl.where(choice == j, share, 0.0)) * value
-    if term is not None:
-        acc += tl.load(term.data + token * term.stride + at, mask=inside, other=0.0)  # [B]
+    acc = of_experts(x, rows, logits, ids, term, token, at, n, experts, used, NORMALIZED, EXPERTS, USED)
     tl.store(out.data + token * n + at, acc, mask=inside)
 
 

@@ -13,6 +13,8 @@ import triton.language as tl
 
 from octavo.backends.gpu.weights.loads import load_or_zero, two_apart
 
+E4M3_FACTOR = tl.constexpr(2.0**120)
+
 
 @triton.constexpr_function
 def left_of(layout, plane):
@@ -252,6 +254,12 @@ def scales_of(w, row, chunk, mask):
 
 
 @triton.jit
+def e4m3_bits(word, i: tl.constexpr):
+    """Byte i of int32 words, an e4m3 number that is not NaN, over E4M3_FACTOR in float32: its bits, moved."""
+    return (((word << (24 - 8 * i)) >> 4) & -0x78100000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def values_of(word, scale, minimum, LAYOUT: tl.constexpr):
     """Words [BLOCK_N, 4 C] of four codes, scales and minima [BLOCK_N, C] -> float32 [BLOCK_N, 16 C]."""
     N: tl.constexpr = scale.shape[0]
@@ -262,7 +270,9 @@ def values_of(word, scale, minimum, LAYOUT: tl.constexpr):
     scale *= LAYOUT.step
     parts = ()
     for i in tl.static_range(4):
-        if LAYOUT.signed or LAYOUT.table is not None:
+        if LAYOUT.float8:
+            code = e4m3_bits(word, i) * E4M3_FACTOR
+        elif LAYOUT.signed or LAYOUT.table is not None:
             code = (word << (24 - 8 * i)) >> (24 + LAYOUT.shift)
         else:
             code = (word >> (8 * i)) & 0xFF

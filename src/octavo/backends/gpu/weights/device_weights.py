@@ -15,12 +15,13 @@ from octavo.backends.gpu.weights.pack import Packed
 if TYPE_CHECKING:
     import torch
 
-PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest")
+PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest", "factors")
 
 
 @dataclass(frozen=True, eq=False)
 class QuantWeight:
-    """Quantized weights [experts, n, k] in a PlaneLayout; `parts` are their planes, an expert's rows after another's.
+    """Quantized weights [experts, n, k] in a PlaneLayout; `parts` are their planes, an expert's rows after another's,
+    and "factors" [n, 1] of rows where there are these.
 
     halves  float16 scales of groups, int32 pairs of them, once a product has asked for them, see `f16_scales`
     """

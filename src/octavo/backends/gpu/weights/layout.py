@@ -2,9 +2,8 @@
 
 A row of K codes is padded to tiles of 128. Of a tile, the "low" codes are its first 64 and the "high" ones the rest;
 pair p is low code p and high code p. Codes whose offset is half their range have their top bit flipped, which makes
-them
-signed. Codes of 8 bits are kept as they are then: s8 [Kp]. Of others each power of two among the bits is a plane of its
-own, row-major, 16 b bytes a tile for b bits:
+them signed. Codes of 8 bits are kept as they are then: s8 [Kp], and so are e4m3 numbers. Of others each power of two
+among the bits is a plane of its own, row-major, 16 b bytes a tile for b bits:
 
     byte p % 16b of the tile, from bit 2b * (p // 16b) on, holds b bits of low code p, then b bits of high code p
 
@@ -57,6 +56,7 @@ class PlaneLayout(Constant):
     table     or code(q) = table[q]
     step      a power of two that all values are multiplied with
     has_zero  minima are zero points
+    float8    codes are e4m3 numbers
     """
 
     bits: int
@@ -70,6 +70,7 @@ class PlaneLayout(Constant):
     table: tuple[int, ...] | None
     step: float = 1.0
     has_zero: bool = False
+    float8: bool = False
 
     @property
     def two_level(self) -> bool:
@@ -84,6 +85,11 @@ class PlaneLayout(Constant):
     def scale_bytes(self) -> int:
         """Bytes of a floating scale."""
         return SCALE_BYTES[self.scale]
+
+    @property
+    def folds_rows(self) -> bool:
+        """Whether a row's float16 scales are multiplied with a power of two, which its sums are divided by."""
+        return self.float8 or self.table is not None
 
     @property
     def shift(self) -> int:
@@ -155,6 +161,7 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> PlaneLayout:
         offset=0 if fmt.table or signed else fmt.offset,
         table=fmt.table,
         step=fmt.step,
+        float8=fmt.number is not None,
     )
 
 

@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.backends.cores import cores
+from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import has_kernel
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, kernel_views
-from octavo.backends.gpu.weights.layout import ScaleKind, layout_of
+from octavo.backends.gpu.weights.layout import ScaleKind, layout_of, padded
 from octavo.backends.gpu.weights.pack import Packed, pack
 from octavo.errors import QuantFormatError
 from octavo.formats import PlacedQTensor, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
-from octavo.formats.spec import F32
+from octavo.formats.qtensor import TimesQTensor
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +31,15 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     """A matrix [n, k] or experts [E, n, k] on the device."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
-    if tensor.format.number is not None:
+    if tensor.format.is_float:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
     spans = list(chunks(experts * n, k, CHUNK_VALUES))
     with ThreadPoolExecutor(cores()) as pool:
         packed = _packed(tensor.stored(), spans, pool)
     views = [kernel_views(p) for p in packed]
     parts = {name: _joined([v[name] for v in views], device) for name in views[0]}
+    if isinstance(tensor, TimesQTensor):
+        parts["factors"] = _joined([tensor.factors[:, None]], device)
     return QuantWeight(packed[0].layout, experts, n, k, parts)
 
 
@@ -79,8 +81,6 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
 
     number = tensor.format.number
     assert number is not None
-    if not tensor.format.is_float:  # 8-bit numbers times scales: 16 bits hold them to a part in 2,048
-        return torch.from_numpy(_halves(tensor)).to(device)
     if isinstance(tensor, PlacedQTensor):
         placed: torch.Tensor = tensor.placed
         return placed.to(device)
@@ -90,20 +90,14 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
     return raw.view(getattr(torch, KINDS[number.name]))
 
 
-def _halves(tensor: QTensor) -> F32 | npt.NDArray[np.float16]:
-    """The values as float16; as float32 where some are too large."""
-    values = dequantize(tensor)
-    with np.errstate(over="ignore"):
-        halves = values.astype(np.float16)
-    return halves if np.array_equal(np.isfinite(halves), np.isfinite(values)) else values
-
-
 def supported(tensor: QTensor) -> tuple[bool, str]:
     """Whether there is a layout for a tensor, and if not, why."""
-    if tensor.format.number is not None:
-        return True, ""
+    if tensor.format.is_float:
+        return not isinstance(tensor, TimesQTensor), "no kernel for floats and factors of rows"
     try:
-        layout_of(tensor.format, "f16")
+        layout = layout_of(tensor.format, "f16")
+        if isinstance(tensor, TimesQTensor) and (layout.float8 or has_kernel(layout, padded(tensor.shape[-1]))):
+            return False, f"no kernel for {tensor.format.name} and factors of rows"
     except QuantFormatError as error:
         return False, str(error)
     return True, ""

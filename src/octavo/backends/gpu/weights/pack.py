@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -43,6 +43,8 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
 
     Raises QuantFormatError for a format that has no layout.
     """
+    if fmt.number is not None:
+        planes = _without_nan(planes, fmt)
     assert planes.d is not None
     n, k = planes.q.shape
     layout = layout_of(fmt, kind or scale_kind(planes))
@@ -63,6 +65,14 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
             parts["minimum"] = _pairs(_padded(_exactly(planes.dmin, layout.scale), repeat, kp // layout.group), layout)
     codes = _pack_codes(_padded(planes.q ^ _flip(layout), 1, kp), layout.bits)
     return Packed(layout, k, codes, parts["scale"], parts["minimum"], parts["small"], parts["rest"])
+
+
+def _without_nan(planes: Planes, fmt: BlockFormat) -> Planes:
+    """The planes with scales that are NaN where a number of their group is, which kernels take for another number."""
+    assert fmt.number is not None
+    assert planes.d is not None
+    lost = np.isnan(fmt.number.decode(planes.q)).reshape(*planes.d.shape, fmt.group).any(axis=-1)
+    return replace(planes, d=np.where(lost, np.float32(np.nan), planes.d)) if lost.any() else planes
 
 
 def _flip(layout: PlaneLayout) -> np.uint8:

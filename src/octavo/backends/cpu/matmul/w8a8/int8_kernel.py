@@ -7,7 +7,7 @@ Tile:
     matvec   a row as it lies | 64 | 64 | ..., n tokens x 16 lanes of sums, added at the end
 Bound: instructions with 512 tokens, 93% of the integer limit for int8 and 96% for W4A8; bytes with one, 94% and 69% of
     the read limit, 4096 x 4096 on two Zen 4 cores (bench/results/cpu-gemm-2026-11-21.json).
-Tried: docs/log.md: "From cold memory rows are read one after the other, and not fetched far ahead".
+Tried: docs/log.md: "From cold memory rows are read one after the other, and fetched far ahead".
 Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`
 
 Weights [N, K] are taken as they lie.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.backends.cpu.matmul.tasks import bytes_ahead
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE, epilogue
 from octavo.jit import host_cpu
 from octavo.jit.argument_record import record
@@ -51,10 +52,6 @@ def parts_of(tokens: int) -> list[tuple[int, int]]:
 
 SLICE = 4096
 """Values of K in a panel: 64 kB, which the second cache holds."""
-
-AHEAD = 256
-"""Bytes from what is multiplied to what is fetched, where rows of 4 bits are read once. Rows of 8 bits are read faster
-by the CPU's own prefetching alone, which fetching further ahead disturbs too."""
 
 TILES = record("codes begins", "x x_stride tokens chunks", "tile offset")
 """codes                 int8, made: tiles of `tile` tokens, [K / 64, tile, 64] each
@@ -119,7 +116,7 @@ end          the address of a record `int8_epilogue.EPILOGUE`
 def matvec_kernel(kind: int, n: int) -> Any:
     """Task i makes 16 columns of y, from column 16 i on, for n tokens: rows of w as they lie, each read once."""
     finish, end_at, sums_bytes, x_step = epilogue(), EPILOGUE.at, n * 64, 64 if kind == INT8 else 128
-    step, ahead, fetches = STEP, AHEAD, kind != INT8
+    step, ahead = STEP, bytes_ahead()
 
     def matvec(a, task):
         columns = min(end_at(a.end).columns - task * 16, 16)
@@ -128,8 +125,7 @@ def matvec_kernel(kind: int, n: int) -> Any:
             w, groups = a.w + (task * 16 + r) * a.w_stride, a.groups + (task * 16 + r) * a.groups_stride
             x, acc = a.x, zero_sums(n)
             for _step in range(a.row_bytes // step):
-                if fetches:
-                    prefetch(w + ahead)
+                prefetch(w + ahead)
                 acc = dot_row(acc, w, groups, x, x_stride, kind)  # n x [16], to be added up
                 w, groups, x = w + step, groups + 2, x + x_step
             store_row_sums(sums + 4 * r, acc)

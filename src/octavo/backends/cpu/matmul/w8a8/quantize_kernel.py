@@ -39,12 +39,13 @@ from octavo.jit.simd import (
     mul_exact,
     quantize16,
     round16,
+    round_e4m3,
     splat,
     stack,
     sub,
     sum_lanes,
 )
-from octavo.jit.simd.lanes import F32_KIND, load_lanes
+from octavo.jit.simd.lanes import F32_KIND, load_lanes, store_lanes
 
 CHUNK = 64
 """Codes of a token that lie together."""
@@ -198,41 +199,19 @@ def round_fp8_kernel(static: bool = False) -> Any:
     static  under the scale that is given; what is beyond the numbers is cut off, and Inf becomes NaN
     least   as of QUANTIZE_TOKEN
     """
-    rounded = inner(_rounded_e4m3)
+    largest_of = _largest("values")
 
     def round_fp8(a, task):
-        k, x = a.k, f32_pointer(a.x + task * a.x_stride)
-        out = f32_pointer(a.out + task * k * 4)
-        largest = f32_pointer(stack(64))
-        largest[0] = f32_pointer(a.least)[task] if a.least != 0 else 0.0
-        for i in range(0 if static else k):
-            here = abs(x[i])
-            if not math.isnan(largest[0]) and not here <= largest[0]:  # NaN stays
-                largest[0] = here
-        scale = a.given if static else largest[0] / 448.0
-        divisor = scale if scale > 0 else 1.0
-        for i in range(k):
-            v = x[i] / divisor
+        k, x, out = a.k, a.x + task * a.x_stride, a.out + task * a.k * 4
+        least = f32_pointer(a.least)[task] if a.least != 0 else 0.0
+        scale = a.given if static else largest_of(x, 0, k, 1.0, least) / 448.0
+        divisor, factor, none = splat(scale if scale > 0 else 1.0), splat(scale), splat(0.0)
+        for i in range(0, k, 16):
+            lanes = min(k - i, 16)
+            v = div_exact(load_lanes(x + i * 4, lanes, F32_KIND), divisor)  # [16]
             if static:
-                v = min(max(v, -448.0), 448.0) if math.isfinite(v) else math.nan
-            out[i] = rounded(v) * scale
+                odd = mul_exact(v, none)  # NaN of NaN and of Inf
+                v = add_exact(minimum(maximum(v, splat(-448.0)), splat(448.0)), odd)
+            store_lanes(out + i * 4, lanes, mul_exact(round_e4m3(v), factor), F32_KIND)
 
     return round_fp8
-
-
-def _rounded_e4m3(value):
-    """The e4m3 number nearest to a float32 of up to 448, halves to even; steps are equal below 2^-6."""
-    memory = stack(64)
-    f32_pointer(memory)[0] = value
-    bits = i32_pointer(memory)[0]
-    magnitude = bits & 0x7FFFFFFF
-    if magnitude < (127 - 6) << 23:
-        steps = abs(value) * 512.0
-        whole = int(steps)
-        rest = steps - whole
-        if rest > 0.5 or (rest == 0.5 and whole & 1):
-            whole += 1
-        result = whole / 512.0
-        return -result if bits < 0 else result
-    i32_pointer(memory)[0] = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
-    return f32_pointer(memory)[0]

@@ -16,6 +16,7 @@ from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
     MultiCtaShape,
     becomes_float16,
     is_e2m1,
+    is_float8,
     stage_bytes,
 )
 from octavo.backends.gpu.weights.layout import UNIT
@@ -65,6 +66,7 @@ class ExpertsMmaShape(Shape):
     """
 
     name = "experts_mma"
+    of_codes = True
     allowed = (POWERS[:3], POWERS[:3], POWERS[:5], range(3))
     row_tiles: int
     token_tiles: int
@@ -106,7 +108,8 @@ class ExpertsHopperShape(HopperShape):
     def of(cls, p: Product, *numbers: int) -> ExpertsHopperShape | None:
         """None where rows of scales, of all experts side by side, do not begin at whole 16 bytes: the copy engine stops
         a kernel there, as an illegal instruction."""
-        if p.n % 4 or not becomes_float16(p.layout, p.arch) or not gluon.usable("experts"):
+        known = any(known(p.layout, p.arch) for known in (becomes_float16, is_e2m1, is_float8))
+        if p.n % 4 or not known or not gluon.usable("experts"):
             return None
         block_m, block_n, stages, warps = numbers
         fewer = p.layout.bits == 8 and block_m < 128

@@ -9,7 +9,8 @@ Tile:
     CTAs             |     0     |     1     |     2     | ...    equal shares of all items' steps of K, 256 values each
     ring             the next item's codes | scales | x^T are on their way while this one's are multiplied
     warps            four, which fill the ring, too, or a fifth that does
-Bound: bytes of the experts' weights; not measured.
+Bound: bytes of the experts' weights: of 128, 768 x 2048 in Q4_K, 16 tokens by 8 of them 2,830 GB/s, of 32, 2880 x 2880
+    in MXFP4, 8 and 32 tokens by 4 of them 2,780 and 3,000 on an H200 (bench/results/gpu-experts-2026-11-30.json).
 Tried: docs/log.md: "A matvec for each pair is hard to beat with few of them".
 Twin: `octavo.backends.reference.ops.mul_mat_id`
 

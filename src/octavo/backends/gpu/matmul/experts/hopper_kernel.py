@@ -36,8 +36,9 @@ from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves
 
 
 @gluon.jit
-def _store(acc, y, order, first, end, row, n, WARPS: gl.constexpr):
-    """Rows order[first] to order[end - 1] of y f32 [pairs, n], from `row` on = acc [rows, pairs]."""
+def _store(acc, y, order, first, end, row, expert, n, WARPS: gl.constexpr):
+    """Rows order[first] to order[end - 1] of y [pairs, n], from `row` on = acc [rows, pairs]; factors are of all
+    experts' rows of weights."""
     R: gl.constexpr = acc.shape[0]
     C: gl.constexpr = acc.shape[1]
     BELOW: gl.constexpr = 2 if R >= 64 else 1
@@ -46,6 +47,8 @@ def _store(acc, y, order, first, end, row, n, WARPS: gl.constexpr):
     rows = (row + gl.arange(0, R, gl.SliceLayout(1, out))).expand_dims(1)
     place = first + gl.arange(0, C, gl.SliceLayout(0, out))
     pair = gl.load(order + place, mask=place < end, other=0).expand_dims(0)
+    if y.factors is not None:
+        value *= gl.load(y.factors + expert * n + rows, mask=rows < n, other=0.0)
     inside = (rows < n) & (place < end).expand_dims(0)
     gl.store(y.data + pair.to(gl.int64) * y.stride + rows, value, mask=inside)
 
@@ -57,7 +60,7 @@ def experts_hopper_kernel(
     """A program a tile of pairs by rows of an expert's weights; row order[i] of y f32 [pairs, n] is of row i of x.
 
     x, codes, codes2 and scales are `Sources`; x is float16 [pairs, k], sorted, as `reordered` gives it, and the rows of
-    weights are those of all experts, n of each.
+    weights are those of all experts, n of each. y is `Results`.
     """
     if PDL:
         gdc_launch_dependents()
@@ -99,4 +102,4 @@ def experts_hopper_kernel(
         else:
             parts = (acc,)
         for i in gl.static_range(4 if BLOCK_M >= 256 else 1):
-            _store(parts[i], y, order, first + i * 64, end, row, n, shape.warps)
+            _store(parts[i], y, order, first + i * 64, end, row, expert, n, shape.warps)

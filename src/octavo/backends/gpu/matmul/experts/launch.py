@@ -134,7 +134,7 @@ def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: to
     if not c.holds("halved", rows.x):
         grid = (rows.count, -(-w.kp // FLOAT_BLOCK))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(halves, w.kp), None, w.k, w.kp,
-                              KIND=rows.kind, B=FLOAT_BLOCK))
+                              KIND=rows.kind, B=FLOAT_BLOCK, PLANES=1))
     shape = dispatch.portable_experts(w.layout, w.n, w.kp, n_pairs / w.experts, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     y = out.view(n_pairs, w.n)
@@ -157,7 +157,7 @@ def float_product(
     if not c.holds(f"expert inputs {dtype}", rows.x):
         grid = (rows.count, -(-w.k // FLOAT_BLOCK))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(x, w.k), None, w.k, w.k,
-                              KIND=rows.kind, B=FLOAT_BLOCK))
+                              KIND=rows.kind, B=FLOAT_BLOCK, PLANES=1))
     shape = dispatch.portable_experts(None, w.n, w.k, n_pairs / w.experts, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     calls.append(c.launch(
@@ -222,8 +222,8 @@ def _by_hopper(
     return [*calls, *gathers, gluon.Preferred(
         "experts", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target,
         (-(-w.n // shape.block_n) * n_tiles,), gluon.tiles(x, *tile_shapes(w.layout, shape)[0]),
-        *tiles_of(c, shape, w), order, tiles, matrix(out.view(n_pairs, w.n)), w.n, w.kp, layout=w.layout, shape=shape,
-        warps=shape.warps,
+        *tiles_of(c, shape, w), order, tiles, results(c, w, out.view(n_pairs, w.n)), w.n, w.kp, layout=w.layout,
+        shape=shape, warps=shape.warps,
     )]
 
 

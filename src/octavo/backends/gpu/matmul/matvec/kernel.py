@@ -174,7 +174,7 @@ def _rows(
         ahead = ahead + (loaded,)  # noqa: RUF005
     if WAITS:
         gdc_wait()
-    BEGINS: tl.constexpr = shape.early and len(terms) > 0 and LAYOUT.factor == 1.0
+    BEGINS: tl.constexpr = shape.early and len(terms) > 0 and LAYOUT.factor == 1.0 and w.factors is None
     acc = ()
     for t in tl.static_range(TOKENS):
         sums = tl.zeros((shape.block_n, CHUNKS), tl.float32)
@@ -211,6 +211,8 @@ def _rows(
         out = tl.sum(acc[t], 1)  # [BLOCK_N]
         if LAYOUT.factor != 1.0:
             out *= LAYOUT.factor
+        if w.factors is not None:
+            out *= tl.load(w.factors + row)  # [BLOCK_N]
         if not BEGINS:
             for i in tl.static_range(len(terms)):
                 out += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0)  # [BLOCK_N]

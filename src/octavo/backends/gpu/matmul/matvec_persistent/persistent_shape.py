@@ -30,6 +30,7 @@ class PersistentShape(Shape):
     """
 
     name = "matvec_persistent"
+    of_codes = True
     allowed = ((1, 8),)
     warps: int
     rows: int = 1

@@ -206,6 +206,8 @@ def mmq_dot_kernel(
     out = tl.sum(acc, 0)  # [BLOCK_N, BLOCK_M]
     if L.factor != 1.0:
         out *= L.factor
+    if w.factors is not None:
+        out *= tl.load(w.factors + at, mask=at < n, other=0.0)[:, None]  # [BLOCK_N, 1]
     inside = (at[:, None] < n) & (token[None, :] < n_tokens)
     where = token[None, :].to(tl.int64)
     last = True

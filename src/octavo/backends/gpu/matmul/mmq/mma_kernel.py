@@ -344,8 +344,9 @@ def places(i, start, SHAPE: tl.constexpr, PAIR: tl.constexpr):
 
 
 @triton.jit
-def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constexpr, SHAPE: tl.constexpr):
-    """y = acc, summed over warps and programs, + terms: rows from `start` on, but stored only from `wanted` on."""
+def _store(acc, factors, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constexpr, SHAPE: tl.constexpr):
+    """y = acc, summed over warps and programs, times factors, + terms: rows from `start` on, but stored only from
+    `wanted` on."""
     TILES: tl.constexpr = SHAPE.row_tiles * SHAPE.token_tiles
     PAIR: tl.constexpr = 2 if TILES > 1 else 1  # tiles that are added up at once
     SIZE: tl.constexpr = 128 * TILES  # results of a program
@@ -374,6 +375,8 @@ def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constex
             column, token = places(i, start, SHAPE, PAIR)
             inside = (column >= wanted) & (column < n) & (token < n_tokens)
             where = token.to(tl.int64)
+            if factors is not None:
+                total *= tl.load(factors + column, mask=inside, other=0.0)
             for j in tl.static_range(len(terms)):
                 total += tl.load(terms[j].data + where * terms[j].stride + column, mask=inside, other=0.0)
             tl.store(y.data + where * y.stride + column, total, mask=inside)
@@ -395,4 +398,4 @@ def mmq_mma_kernel(
         gdc_launch_dependents()
     start, wanted, warp, lane, row = lane_rows(n, shape)
     acc = products(w, x, row, lane, warp, tl.program_id(1), n_tokens, shape, STRIDE, ASM, PDL)
-    _store(acc, terms, y, splits, start, wanted, n, n_tokens, w.layout, shape)
+    _store(acc, w.factors, terms, y, splits, start, wanted, n, n_tokens, w.layout, shape)

@@ -27,6 +27,7 @@ class DotShape(Shape):
     """
 
     name = "mmq_dot"
+    of_codes = True
     allowed = (POWERS[4:8], POWERS[:5], range(1, 9), range(1, 17))
     block_m: int
     block_n: int
@@ -71,6 +72,7 @@ class MmaShape(Shape):
     """
 
     name = "mmq_mma"
+    of_codes = True
     allowed = (POWERS[:3], POWERS[:5], range(1, 17), range(3))
     row_tiles: int
     token_tiles: int

@@ -64,7 +64,8 @@ def forget() -> None:
 
 def class_of(layout: PlaneLayout) -> str:
     """What of a layout decides which kernel is fastest: bits, groups, and what else is loaded or looked up."""
-    more = "table" if layout.table else "zero points" if layout.has_zero else "minima" if layout.has_min else "plain"
+    coded = layout.table or layout.float8
+    more = "table" if coded else "zero points" if layout.has_zero else "minima" if layout.has_min else "plain"
     groups = f"{layout.group} in {layout.super}" if layout.two_level else str(layout.group)
     return f"{layout.bits} bits, {groups}, {more}"
 

@@ -95,9 +95,9 @@ def scales_kernel(w, out, n, stride, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr,
 def folded_scales_kernel(
     w, out, factors, n, stride, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr
 ):
-    """As `scales_kernel`, of e2m1 codes: scales of a row times a power of two that brings the largest to 2^14 and more,
-    so that float16 holds what is within 2^-24 of it; `factors` float32 [n] take that power off sums, and the 2^-14
-    of codes that become float16 by their bits (`e2m1_ptx`)."""
+    """As `scales_kernel`, of codes that are floats: scales of a row times a power of two that brings the largest to
+    2^14 and more, so that float16 holds what is within 2^-24 of it; `factors` float32 [n] take that power off sums, and
+    the 2^-14 or 2^-8 of codes that become float16 by their bits (`e2m1_ptx`, `e4m3_ptx`)."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -114,7 +114,7 @@ def folded_scales_kernel(
     exponent = tl.minimum(tl.maximum(exponent, 1), 253)
     inverse = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
     power = (exponent << 23).to(tl.float32, bitcast=True)
-    tl.store(factors + at, power * (2.0 * L.step), mask=at < n)
+    tl.store(factors + at, power * (1 / 64 if L.float8 else 2.0 * L.step), mask=at < n)
     for first in range(0, COUNT, PAIRS):
         pair = first + tl.arange(0, PAIRS)[None, :]
         low, high, _, _ = scales_of(w, row, pair * (L.group // 16), pair < COUNT)
@@ -138,6 +138,19 @@ def e2m1_ptx():
         lines.append(f"prmt.b32 b, a, z, 0x2404; mul.f16x2 ${2 * i}, b, s{i};")
         lines.append(f"and.b32 b, a, 0xFF00FF00; mul.f16x2 ${2 * i + 1}, b, s{i};")
     return "{ " + " ".join(lines) + " }", ",".join(["=r"] * 4 + ["r"] * 5)
+
+
+@gluon.constexpr_function
+def e4m3_ptx(part):
+    """PTX as `unpack_ptx`'s for 8 bits, of e4m3 numbers: a sign, four bits of exponent and three of mantissa are the
+    bits from 7 on of a float16 2^-8 times as large, subnormal ones too, with the sign moved by one more."""
+    scale = ("l, l", "u, u")[part]
+    lines = [".reg .b16 l, u;", ".reg .b32 a, b, s;", "mov.b32 {l, u}, $3;", f"mov.b32 s, {{{scale}}};"]
+    for odd in range(2):  # bytes 0 and 2, then 1 and 3
+        lines.append("mov.b32 a, $2;" if odd else "shl.b32 a, $2, 8;")
+        lines.append("shr.u32 b, a, 1; and.b32 b, b, 0x3F803F80; lop3.b32 b, a, 0x80008000, b, 0xEA;")
+        lines.append(f"mul.f16x2 ${odd}, b, s;")
+    return "{ " + " ".join(lines) + " }", ",".join(["=r"] * 2 + ["r"] * 5)
 
 
 @gluon.constexpr_function
@@ -185,6 +198,12 @@ def unpack_ptx(bits, signed, has_min, has_zero, part):
             lines.append(end if has_min and not has_zero else f"mul.f16x2 ${2 * i + odd}, v, s{which};")
     inputs = words + (8 if has_min else 4)
     return "{ " + " ".join(lines) + " }", ",".join(["=r"] * first + ["r"] * inputs)
+
+
+@gluon.constexpr_function
+def of_bytes_ptx(layout, part):
+    """PTX for codes of 8 bits."""
+    return e4m3_ptx(part) if layout.float8 else unpack_ptx(8, layout.signed, layout.has_min, layout.has_zero, part)
 
 
 class Sources(NamedTuple):
@@ -273,8 +292,8 @@ def halves_of(codes, codes2, scales, half: gl.constexpr, LAYOUT: gl.constexpr, l
         pairs = pairs + (_of_codes(scales, FIRST + 1, STEP, G, layout),)  # noqa: RUF005
     words = (codes.slice(half * 32, 32, 1).load(layout),)  # int8 [BLOCK_N, 32]
     if LAYOUT.bits == 8:
-        LOW: gl.constexpr = unpack_ptx(8, LAYOUT.signed, LAYOUT.has_min, LAYOUT.has_zero, 0)
-        HIGH: gl.constexpr = unpack_ptx(8, LAYOUT.signed, LAYOUT.has_min, LAYOUT.has_zero, 1)
+        LOW: gl.constexpr = of_bytes_ptx(LAYOUT, 0)
+        HIGH: gl.constexpr = of_bytes_ptx(LAYOUT, 1)
         upper = (codes.slice(64 + half * 32, 32, 1).load(layout),)
         low = _unpacked(words + pairs, False, LOW)
         high = _unpacked(upper + pairs, False, HIGH)

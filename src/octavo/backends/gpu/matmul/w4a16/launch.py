@@ -132,9 +132,9 @@ def tiles_of(c: Context, shape: W4A16Shape, w: QuantWeight) -> tuple[Any, Any, A
 
 
 def results(c: Context, w: QuantWeight, y: torch.Tensor) -> Results:
-    """Where results go, and the factors of e2m1 codes' rows."""
+    """Where results go, and the factors of rows whose codes are floats."""
     f16_scales(c, w)
-    return Results(y, y.stride(0), w.halves[1] if w.layout.table else None)
+    return Results(y, y.stride(0), w.halves[1] if w.layout.folds_rows else w.parts.get("factors"))
 
 
 def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int], ...]:
@@ -150,8 +150,8 @@ def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int]
 
 
 def f16_scales(c: Context, w: QuantWeight) -> torch.Tensor:
-    """Scales of a weight's groups as `scales_kernel` makes them, or of e2m1 codes `folded_scales_kernel`, when they are
-    first wanted, and kept."""
+    """Scales of a weight's groups as `scales_kernel` makes them, or of codes that are floats `folded_scales_kernel`,
+    when they are first wanted, and kept."""
     from octavo.backends.gpu.matmul.w4a16.hopper_kernel import folded_scales_kernel, scales_kernel
 
     if not w.halves:
@@ -160,11 +160,11 @@ def f16_scales(c: Context, w: QuantWeight) -> torch.Tensor:
         rows = pairs * (1 + w.layout.has_min)
         made = torch.zeros((rows, stride), dtype=torch.int32, device=c.target.device)
         grid = (-(-n // 64), -(-pairs // 16))
-        if w.layout.table is None:
+        if not w.layout.folds_rows:
             c.launch(scales_kernel, grid, w.planes(), made, n, stride, BLOCK_N=64, PAIRS=16)()
             w.halves.append(made)
         else:
             factors = torch.empty(n, dtype=torch.float32, device=c.target.device)
             c.launch(folded_scales_kernel, grid[:1], w.planes(), made, factors, n, stride, BLOCK_N=64, PAIRS=16)()
-            w.halves.extend((made, factors))
+            w.halves.extend((made, factors * w.parts["factors"].view(n) if "factors" in w.parts else factors))
     return w.halves[0]

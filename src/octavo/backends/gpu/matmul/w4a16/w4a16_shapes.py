@@ -24,11 +24,26 @@ MIN_TOKENS, ORDERED_MAX_TOKENS = 5, 1024
 whose tiles are better by more than unpacking into memory takes."""
 
 
+FLOAT8_MIN_TOKENS = 2
+"""The fewest of weights that are e4m3 numbers, which take more instructions without tensor cores than the memory leaves
+time for: two tokens of 4096 x 14336 weights 40 us instead of 23 on an H200."""
+
+
+def min_tokens(layout: PlaneLayout) -> int:
+    """The fewest tokens that the kernels are for."""
+    return FLOAT8_MIN_TOKENS if layout.float8 else MIN_TOKENS
+
+
 def becomes_float16(layout: PlaneLayout, arch: str) -> bool:
     """Whether kernels in Gluon make codes of a layout float16 in registers; minima of 8 bits are too large for it."""
-    plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8)
+    plain = not layout.folds_rows and not layout.offset and layout.bits in (4, 6, 8)
     large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
     return arch == "sm_90" and plain and not large
+
+
+def is_float8(layout: PlaneLayout, arch: str) -> bool:
+    """Whether `e4m3_ptx` makes codes of a layout float16, a group's scale rounded to 11 bits."""
+    return arch == "sm_90" and layout.float8
 
 
 def is_e2m1(layout: PlaneLayout, arch: str) -> bool:
@@ -48,9 +63,9 @@ def stages(layout: PlaneLayout, block_m: int, block_n: int, most: int) -> int:
 
 
 def _computes(p: Product, name: gluon.Name) -> bool:
-    known = becomes_float16(p.layout, p.arch) or is_e2m1(p.layout, p.arch)
+    known = any(known(p.layout, p.arch) for known in (becomes_float16, is_e2m1, is_float8))
     usable = known and gluon.usable("w4a16") and gluon.usable(name)
-    return p.tokens >= MIN_TOKENS and usable
+    return p.tokens >= min_tokens(p.layout) and usable
 
 
 def _block_m(p: Product) -> int:

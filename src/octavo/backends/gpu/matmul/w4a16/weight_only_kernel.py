@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.weights.decode import codes_of, half_pair, scales_of
+from octavo.backends.gpu.weights.decode import E4M3_FACTOR, codes_of, e4m3_bits, half_pair, scales_of
 from octavo.backends.gpu.weights.loads import load_or_zero
 
 
@@ -33,7 +33,9 @@ def _dot(codes, x, LAYOUT: tl.constexpr):
     """Sums of the four codes of each word [BLOCK_N, W] times their activations."""
     total = tl.zeros(codes.shape, tl.float32)
     for i in tl.static_range(4):
-        if LAYOUT.signed or LAYOUT.table is not None:
+        if LAYOUT.float8:
+            code = e4m3_bits(codes, i) * E4M3_FACTOR
+        elif LAYOUT.signed or LAYOUT.table is not None:
             code = (codes << (24 - 8 * i)) >> 24
         else:
             code = (codes >> (8 * i)) & 0xFF

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.matmul.w8a8.epilogue import finish, load_tile, steps_of, sum_splits, tile_of
 
@@ -48,7 +49,7 @@ def operand(x, KIND: tl.constexpr, OPERANDS: tl.constexpr):
 @triton.jit
 def fp8_gemm_kernel(
     a, b, strides, size, blocks, end, split_k, shape: tl.constexpr, config: tl.constexpr,
-    fp8: tl.constexpr,
+    fp8: tl.constexpr, PDL: tl.constexpr,
 ):
     """A program computes a tile of block_m x block_n from a part of K.
 
@@ -57,6 +58,9 @@ def fp8_gemm_kernel(
 
     Partial sums are float32. Other arguments are those of `int8_kernel`.
     """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
     BM: tl.constexpr = shape.block_m
     BN: tl.constexpr = shape.block_n
     BK: tl.constexpr = shape.block_k

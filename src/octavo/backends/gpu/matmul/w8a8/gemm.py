@@ -117,6 +117,7 @@ def int8_gemm(
     if how.hopper:
         with gluon.attempt("int8"):
             tiles = gluon.tiles(a, s.block_m, s.block_k), gluon.tiles(b, s.block_n, s.block_k)
+            options |= _overlap(after)
             gluon.kernel("int8")[_grid(s, size)](*tiles, size, end, split_k, *constants, **options)
     else:
         tiles = _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma)
@@ -182,6 +183,7 @@ def w4a8_gemm(
     if how.hopper:
         with gluon.attempt("w4a8"):
             tiles = gluon.tiles(a, s.block_m, BLOCK), gluon.tiles(packed, s.block_n, s.block_k // 2)
+            options |= _overlap(after)
             gluon.kernel("w4a8")[_grid(s, size)](*tiles, size, groups, end, split_k, *constants, **options)
     else:
         tiles = _tiles(a, s.block_m, BLOCK // 2, how.tma), _tiles(packed, s.block_n, BLOCK // 2, how.tma)
@@ -239,6 +241,7 @@ def fp8_gemm(
         _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma),
         Strides(a.stride(0), b.stride(0)), size, blocks, end, split_k,
         *for_triton((s, config(factor=fp8_factor(operands, *kinds)), fp8)), num_warps=s.warps, enable_fp_fusion=True,
+        **_overlap(after),
     )
     return y
 
@@ -284,6 +287,12 @@ def _how(scheme: Scheme, size: ProblemSize, zero: bool, given: GemmShape | None,
     needed = max(-(-size.k // (INT32_MAX_K // shape.block_k * shape.block_k)), 2 if wide else 1) if integers else 1
     hopper = hopper and (integers or (shape.block_m == 128 and shape.warps == 4 * FP8_GROUPS))
     return _How(shape.with_split_k(max(shape.split_k, needed)), wide, tma, hopper)
+
+
+def _overlap(after: After) -> dict[str, bool]:
+    """Options of a kernel that say whether it may begin before the one before it ends."""
+    pdl = after.get("overlaps", False) and torch_device.here().pdl
+    return {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
 
 
 def _split_k(

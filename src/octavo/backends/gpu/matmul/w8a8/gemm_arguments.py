@@ -51,6 +51,7 @@ class After(TypedDict, total=False):
     out         [M, N] of out_dtype, which the result goes to
     workspace   memory that several calls use
     shape       instead of the one that is chosen
+    overlaps    the weights are there, so a kernel may read them before the one before it has ended
     """
 
     bias: Tensor | None
@@ -60,6 +61,7 @@ class After(TypedDict, total=False):
     out: Tensor | None
     workspace: Workspace | None
     shape: GemmShape | None
+    overlaps: bool
 
 
 class ProblemSize(NamedTuple):

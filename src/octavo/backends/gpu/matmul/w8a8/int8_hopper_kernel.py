@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.compile.gluon_names import copy_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves, finish, tile_scheduler, whole_sums
@@ -61,15 +62,41 @@ def ring_of(weights, a, STAGES: gl.constexpr, TILES: gl.constexpr):
 
 
 @gluon.jit
-def fetch(weights, a, ring, stage, step, row, token, exists, STAGES: gl.constexpr, TILES: gl.constexpr):
-    """Have the tiles of a step copied to a stage of the ring, if there is such a step."""
+def fetch_weights(weights, a, ring, stage, step, row, exists, STAGES: gl.constexpr, TILES: gl.constexpr):
+    """Have the weights of a step copied to a stage of the ring, if there is such a step; its tokens are expected,
+    too."""
     slot = stage % STAGES
     bar = ring.ready.index(slot)
     mbarrier.expect(bar, weights.block_type.nbytes + TILES * a.block_type.nbytes, pred=exists)
     copy_tile(weights, [row, step * weights.block_type.shape[1]], bar, ring.weights.index(slot), pred=exists)
+
+
+@gluon.jit
+def fetch_tokens(a, ring, stage, step, token, exists, STAGES: gl.constexpr, TILES: gl.constexpr):
+    """Have the tokens of a step copied to a stage of the ring."""
+    slot = stage % STAGES
+    bar = ring.ready.index(slot)
     for i in gl.static_range(TILES):
         at = (step * TILES + i) * a.block_type.shape[1]
         copy_tile(a, [token, at], bar, ring.tokens.index(slot * TILES + i), pred=exists)
+
+
+@gluon.jit
+def fetch(weights, a, ring, stage, step, row, token, exists, STAGES: gl.constexpr, TILES: gl.constexpr):
+    """Have the tiles of a step copied to a stage of the ring, if there is such a step."""
+    fetch_weights(weights, a, ring, stage, step, row, exists, STAGES, TILES)
+    fetch_tokens(a, ring, stage, step, token, exists, STAGES, TILES)
+
+
+@gluon.jit
+def begin(weights, a, ring, first, end, row, token, STAGES: gl.constexpr, TILES: gl.constexpr, PDL: gl.constexpr):
+    """Fill the ring with the first steps; weights before the kernel before has ended, whose results tokens are."""
+    for i in gl.static_range(STAGES - 1):
+        fetch_weights(weights, a, ring, i, first + i, row, first + i < end, STAGES, TILES)
+    if PDL:
+        gdc_wait()
+    for i in gl.static_range(STAGES - 1):
+        fetch_tokens(a, ring, i, first + i, token, first + i < end, STAGES, TILES)
 
 
 @gluon.jit
@@ -94,8 +121,15 @@ def _finish(acc, end, size, row, token, config: gl.constexpr, num_warps: gl.cons
 
 
 @gluon.jit
-def int8_hopper_kernel(a, b, size, end, split_k, shape: gl.constexpr, config: gl.constexpr, num_warps: gl.constexpr):
-    """A program computes a tile of rows of b by tokens from a part of K; a and b are descriptors of tiles."""
+def int8_hopper_kernel(
+    a, b, size, end, split_k, shape: gl.constexpr, config: gl.constexpr, num_warps: gl.constexpr, PDL: gl.constexpr
+):
+    """A program computes a tile of rows of b by tokens from a part of K; a and b are descriptors of tiles.
+
+    PDL: it may begin before the kernel before it ends, if b and what goes with it were there before that.
+    """
+    if PDL:
+        gdc_launch_dependents()
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
@@ -104,8 +138,7 @@ def int8_hopper_kernel(a, b, size, end, split_k, shape: gl.constexpr, config: gl
         gl.program_id(0), size.m, size.n, size.k, BM, BN, shape.block_k, shape.group_m, SPLIT_K
     )
     ring = ring_of(b, a, STAGES, 1)
-    for i in gl.static_range(STAGES - 1):
-        fetch(b, a, ring, i, first + i, row, token, first + i < end_step, STAGES, 1)
+    begin(b, a, ring, first, end_step, row, token, STAGES, 1, PDL)
     acc = gl.zeros([BN, BM], gl.int32, sums_layout(BM, num_warps))
     for i in range(first, end_step):
         stage = i - first
@@ -123,14 +156,18 @@ def int8_hopper_kernel(a, b, size, end, split_k, shape: gl.constexpr, config: gl
 
 @gluon.jit
 def w4a8_hopper_kernel(
-    a, packed, size, groups, end, split_k, shape: gl.constexpr, config: gl.constexpr, num_warps: gl.constexpr
+    a, packed, size, groups, end, split_k, shape: gl.constexpr, config: gl.constexpr, num_warps: gl.constexpr,
+    PDL: gl.constexpr,
 ):
     """A program computes a tile of rows of W by tokens from a part of K; a and packed are descriptors of tiles.
 
     A stage of the ring has 128 or 256 values of K, tiles of tokens 128. An iteration is always 256 values, two
     parts: the tensor cores read a part's codes from the registers where they were unpacked, so the next part needs
-    others, and the one after it may take them again once the first is done. What lies beyond K is zero.
+    others, and the one after it may take them again once the first is done. What lies beyond K is zero. PDL is that of
+    `int8_hopper_kernel`.
     """
+    if PDL:
+        gdc_launch_dependents()
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
@@ -143,8 +180,7 @@ def w4a8_hopper_kernel(
     )
     start, stop = first * STAGES_AN_ITERATION, end_iteration * STAGES_AN_ITERATION
     ring = ring_of(packed, a, STAGES, TILES)
-    for i in gl.static_range(STAGES - 1):
-        fetch(packed, a, ring, i, start + i, row, token, start + i < stop, STAGES, TILES)
+    begin(packed, a, ring, start, stop, row, token, STAGES, TILES, PDL)
     sums: gl.constexpr = sums_layout(BM, num_warps)
     factor: gl.constexpr = gl.DotOperandLayout(0, sums, 4)
     acc = gl.zeros([BN, BM], gl.int32, sums)
