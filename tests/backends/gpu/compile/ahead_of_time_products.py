@@ -82,7 +82,7 @@ PRODUCTS: Kernels = {
         row_matvec_kernel, {"TOKENS": tokens, "shape": RowMatvecShape(kind, 4096, block_n, 256, 2)}, 2,
         {"w": "*i32", "scales": "*fp32", "groups": "*fp16" if kind == "int4_groups" else None, "x": "*i32",
          "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
-    ) for kind, rows, most in (("int8", 8, 2), ("int4", 8, 2), ("int4_groups", 4, 2), ("fp8", 4, 2))
+    ) for kind, rows, most in (("int8", 8, 2), ("int4", 8, 2), ("int4_groups", 8, 2), ("fp8", 4, 2))
         for tokens, end, block_n in ((1, "", rows), (most, "_few", 4))},
     "float_planes": (activations.float_kernel, {"KIND": "rms_norm", "B": 4096, "PLANES": 4}, 8,
                      {"source": SOURCE, "out": ROWS, "ordered": None, "k": "i32"}),

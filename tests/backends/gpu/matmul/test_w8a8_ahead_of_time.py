@@ -74,6 +74,7 @@ def check(wanted: list[str]) -> None:
 @pytest.mark.slow
 def test_for_an_h100() -> None:
     check([f"{name}:sm_90" for name in ("int8:1", "w4a8_g128:1", "w4a8:2048", "fp8:2048", "fp8_blocks:2048")])
+    check([f"few_{scheme}:{m}:sm_90" for scheme in ("w4a8", "w4a8_g128") for m in (8, 16, 32)])
 
 
 @pytest.mark.slow

@@ -22,13 +22,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Name = Literal[
-    "int8", "w4a8", "fp8", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts", "experts_grouped", "prefill",
-    "prefill_8bit", "decode",
+    "int8", "w4a8", "w4a8_multicta", "fp8", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts", "experts_grouped",
+    "prefill", "prefill_8bit", "decode",
 ]
 FOLDER = "octavo.backends.gpu"
 MODULES: dict[Name, str] = {
     "int8": "matmul.w8a8.int8_hopper_kernel",
     "w4a8": "matmul.w8a8.int8_hopper_kernel",
+    "w4a8_multicta": "matmul.w8a8.w4a8_multicta_kernel",
     "fp8": "matmul.w8a8.fp8_hopper_kernel",
     "w4a16": "matmul.w4a16.hopper_kernel",
     "w4a16_streamk": "matmul.w4a16.streamk_kernel",
@@ -41,6 +42,7 @@ MODULES: dict[Name, str] = {
 }
 
 KERNELS: dict[Name, str] = {
+    "w4a8_multicta": "w4a8_multicta_kernel",
     "w4a16_streamk": "w4a16_streamk_kernel",
     "w4a16_multicta": "w4a16_multicta_kernel",
     "experts_grouped": "experts_grouped_kernel",
@@ -151,21 +153,21 @@ class Preferred(Launch):
         self._others()
 
 
-def tile_layout(block: list[int], kind: Any) -> Any:
-    """How a tile lies in shared memory: as tensor cores read it, or, of int32, row by row."""
+def tile_layout(block: list[int], kind: Any, plain: bool = False) -> Any:
+    """How a tile lies in shared memory: as tensor cores read it, or, `plain` or of int32, row by row."""
     from triton.experimental.gluon import language as gl
 
-    if kind == gl.int32:
-        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    if plain or kind == gl.int32:
+        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=kind.primitive_bitwidth, rank=2)
     return gl.NVMMASharedLayout.get_default_for(block, kind)
 
 
-def tiles(x: Any, rows: int, columns: int) -> Any:
+def tiles(x: Any, rows: int, columns: int, plain: bool = False) -> Any:
     """A descriptor of tiles of a float16, int8, fp8 or int32 matrix, with their `tile_layout`."""
     import torch
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     kinds = {torch.float16: gl.float16, torch.int32: gl.int32}  # that of fp8 is that of int8, too
-    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8))
+    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8), plain)
     return TensorDescriptor.from_tensor(x, [rows, columns], layout)

@@ -15,6 +15,7 @@ from octavo.backends.gpu.launch.device_values import TokenCodes
 from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel
 from octavo.backends.gpu.matmul.w8a8 import gemm
 from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
+from octavo.backends.gpu.matmul.w8a8.w4a8_multicta import multicta_product, multicta_shape
 from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
@@ -23,9 +24,6 @@ TOPS = {"int8": 127.0, "e4m3": 448.0}
 """The largest codes."""
 MOST_TOKENS = 2
 """Of `row_matvec_kernel`: of more the products of tensor cores are as fast or faster."""
-MOST_FOLDED = 1 << 25
-"""Weights of four bits with scales of groups: 6144 x 4096 of them take 7.8 us on an H200, 8.4 by the product of tensor
-cores, but 4096 x 14336 19 instead of 14."""
 FEW_ROWS = 4096
 """Of which programs of eight are too few: 4096 x 14336 int4 weights take 8.5 us on an H200 by four, 10.5 by eight."""
 MOST_OVERLAPPED = 64
@@ -66,22 +64,30 @@ def row_matvec_shape(w: RowWeight, tokens: int, arch: str) -> RowMatvecShape | N
     """The shape of a product with a few tokens; None for more, and for rows that do not end at whole 16 bytes."""
     kind = {torch.int8: "int8", torch.uint8: "int4" if w.groups is None else "int4_groups"}.get(w.codes.dtype, "fp8")
     most = 1 if kind == "fp8" and arch.startswith("gfx11") else MOST_TOKENS  # which has too few registers
-    if not 0 < tokens <= most or w.k % 16 or (kind == "int4_groups" and w.n * w.k > MOST_FOLDED):
+    if not 0 < tokens <= most or w.k % 16:
         return None
     if arch == "interpreter":
         return RowMatvecShape(kind, w.k, 32, 64, 1)
-    few = tokens > 1 or kind in ("fp8", "int4_groups") or w.n <= FEW_ROWS  # registers, or programs
+    few = tokens > 1 or kind == "fp8" or w.n <= FEW_ROWS  # registers, or programs
     return RowMatvecShape(kind, w.k, 4 if few else 8, 256, 2)
 
 
 def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
-    """The call for y [T, n] = x [T, k] @ w.T + terms."""
+    """The calls for y [T, n] = x [T, k] @ w.T + terms. Scales of groups multiply sums of a few tokens, and are folded
+    into codes for more."""
     if shape := row_matvec_shape(w, x.tokens, c.target.arch):
         return [c.launch(
             row_matvec_kernel, (-(-w.n // shape.block_n),), w.codes.view(torch.int32), w.scale,
             None if w.groups is None else w.groups.t(), x.bytes.view(torch.int32), x.scales, tuple(map(matrix, terms)),
             matrix(y), w.n, TOKENS=x.tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
         )]
+    if few := multicta_shape(w, x.tokens, c.target.arch):
+        return multicta_product(c, few, w, x, y, terms, lambda: [_gemm(c, w, x, y, terms)])
+    return [_gemm(c, w, x, y, terms)]
+
+
+def _gemm(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
+    """As `row_product`, by the products of `octavo.ops`."""
     bias, residual = row_products.bias_and_residual(terms)
     after: dict[str, Any] = {"bias": bias, "residual": residual, "workspace": c.workspace(x.tokens, w.n, w.k), "out": y}
     after["overlaps"] = x.tokens <= MOST_OVERLAPPED
@@ -94,7 +100,7 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
         else:
             gemm.fp8_gemm(x.codes, w.codes, x.scales, w.scale, **after)
 
-    return [run]
+    return run
 
 
 def quantize_tokens(
