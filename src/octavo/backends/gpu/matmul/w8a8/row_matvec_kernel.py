@@ -38,7 +38,9 @@ def _load(w, groups, row, first, WORDS: tl.constexpr, LENGTH: tl.constexpr, n):
     if groups is not None:
         quad = first // 4 + tl.arange(0, WORDS // 4)[None, :]
         mask = None if LENGTH % WORDS == 0 else quad < LENGTH // 4
-        scale = load_or_zero(groups + row + (quad // 4).to(tl.int64) * n, mask)
+        at = row + (quad // 4).to(tl.int64) * n
+        at = tl.multiple_of(tl.max_contiguous(at, [1, 2]), [1, 1])  # not so, but with their codes in a thread
+        scale = load_or_zero(groups + at, mask)
     return codes, scale
 
 
