@@ -88,7 +88,8 @@ STREAMED = [
 ]
 STREAMED += ["matvec_persistent_wide:Q4_0", "matvec_persistent_norm:Q8_0", "matvec_persistent_swiglu:Q8_0"]
 STREAMED += [
-    f"matvec_persistent{size}:{name}" for size in ("_wide", "_deep") for name in ("IQ4_XS", "IQ4_NL", "IQ3_S", "Q5_K")
+    f"matvec_persistent{size}:{name}" for size in ("_wide", "_deep")
+    for name in ("IQ4_XS", "IQ4_NL", "IQ3_S", "Q5_K", "NVFP4")
 ]
 STREAMED += [f"matvec_persistent{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
 STREAMED += ["matvec_persistent_planes:Q5_K"]
