@@ -96,7 +96,8 @@ def supported(tensor: QTensor) -> tuple[bool, str]:
         return not isinstance(tensor, TimesQTensor), "no kernel for floats and factors of rows"
     try:
         layout = layout_of(tensor.format, "f16")
-        if isinstance(tensor, TimesQTensor) and (layout.float8 or has_kernel(layout, padded(tensor.shape[-1]))):
+        fused = layout.bits == 8 and (layout.float8 or has_kernel(layout, padded(tensor.shape[-1])))
+        if isinstance(tensor, TimesQTensor) and fused:
             return False, f"no kernel for {tensor.format.name} and factors of rows"
     except QuantFormatError as error:
         return False, str(error)
