@@ -25,7 +25,9 @@ TOPS = {"int8": 127.0, "e4m3": 448.0}
 MOST_TOKENS = 2
 """Of `row_matvec_kernel`: of more the products of tensor cores are as fast or faster."""
 FEW_ROWS = 4096
-"""Of which programs of eight are too few: 4096 x 14336 int4 weights take 8.5 us on an H200 by four, 10.5 by eight."""
+"""Of which programs of eight are too few."""
+MANY_ROWS, LONG_ROWS = 8192, 8192
+"""Of 4-bit weights: rows from which on there are enough programs of eight, and values of a row that fill larger ones."""
 MOST_OVERLAPPED = 64
 """Tokens of products whose weights are on their way before the kernel before ends; all programs of more do not fit."""
 
@@ -68,8 +70,18 @@ def row_matvec_shape(w: RowWeight, tokens: int, arch: str) -> RowMatvecShape | N
         return None
     if arch == "interpreter":
         return RowMatvecShape(kind, w.k, 32, 64, 1)
+    if kind.startswith("int4"):
+        return _int4_shape(w, kind, tokens)
     few = tokens > 1 or kind == "fp8" or w.n <= FEW_ROWS  # registers, or programs
     return RowMatvecShape(kind, w.k, 4 if few else 8, 256, 2)
+
+
+def _int4_shape(w: RowWeight, kind: str, tokens: int) -> RowMatvecShape:
+    """As they measured fastest on an H200."""
+    many, long = w.n > MANY_ROWS, w.k > LONG_ROWS
+    wide = many if tokens > 1 else long and kind == "int4"
+    rows = 8 if tokens > 1 or long or (many and kind == "int4") else 4
+    return RowMatvecShape(kind, w.k, rows, 512 if wide else 256, 4 if wide else 2)
 
 
 def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
