@@ -24,6 +24,8 @@ from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
 from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
 from octavo.backends.gpu.matmul.w8a8.row_scales import RowMatvecShape
+from octavo.backends.gpu.matmul.w8a8.w4a8_mma import W4A8MmaShape
+from octavo.backends.gpu.matmul.w8a8.w4a8_mma_kernel import w4a8_mma_kernel
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
@@ -84,6 +86,11 @@ PRODUCTS: Kernels = {
          "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
     ) for kind, rows, most in (("int8", 8, 2), ("int4", 8, 2), ("int4_groups", 8, 2), ("fp8", 4, 2))
         for tokens, end, block_n in ((1, "", rows), (most, "_few", 4))},
+    **{f"w4a8_mma{groups}{tokens}": (
+        w4a8_mma_kernel, {"shape": W4A8MmaShape(4096, 1, tokens // 8, 8)}, 8,
+        {"w": "*i32", "scales": "*fp32", "groups": "*fp16" if groups else None, "x": "*i32", "x_scales": "*fp32",
+         "terms": (ROWS, ROWS), "y": ROWS},
+    ) for groups in ("_", "_groups_") for tokens in (8, 16)},
     "float_planes": (activations.float_kernel, {"KIND": "rms_norm", "B": 4096, "PLANES": 4}, 8,
                      {"source": SOURCE, "out": ROWS, "ordered": None, "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024, "PLANES": 1}, 4,

@@ -15,6 +15,7 @@ from octavo.backends.gpu.launch.device_values import TokenCodes
 from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel
 from octavo.backends.gpu.matmul.w8a8 import gemm
 from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
+from octavo.backends.gpu.matmul.w8a8.w4a8_mma import mma_product, mma_shape
 from octavo.backends.gpu.matmul.w8a8.w4a8_multicta import multicta_product, multicta_shape
 from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
@@ -27,7 +28,7 @@ MOST_TOKENS = 2
 FEW_ROWS = 4096
 """Of which programs of eight are too few."""
 MANY_ROWS, LONG_ROWS = 8192, 8192
-"""Of 4-bit weights: rows from which on there are enough programs of eight, and values of a row that fill larger ones."""
+"""Of 4-bit weights: rows from which on there are enough programs of eight, and values that fill larger ones."""
 MOST_OVERLAPPED = 64
 """Tokens of products whose weights are on their way before the kernel before ends; all programs of more do not fit."""
 
@@ -93,6 +94,8 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
             None if w.groups is None else w.groups.t(), x.bytes.view(torch.int32), x.scales, tuple(map(matrix, terms)),
             matrix(y), w.n, TOKENS=x.tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
         )]
+    if of_lanes := mma_shape(w, x.tokens, c.target.arch):
+        return [mma_product(c, of_lanes, w, x, y, terms)]
     if few := multicta_shape(w, x.tokens, c.target.arch):
         return multicta_product(c, few, w, x, y, terms, lambda: [_gemm(c, w, x, y, terms)])
     return [_gemm(c, w, x, y, terms)]

@@ -31,6 +31,20 @@ class W4A8MmaShape(Constant):
     warps: int
 
 
+MOST_TOKENS = 16
+"""Of which all are multiplied with a lane's codes as soon as these are unpacked."""
+
+
+def mma_shape(w: RowWeight, tokens: int, arch: str) -> W4A8MmaShape | None:
+    """The shape for some tokens; None for more, and where there is no `mma.sync`."""
+    if w.codes.dtype != torch.uint8 or not 0 < tokens <= MOST_TOKENS or arch.startswith("gfx"):
+        return None
+    tiles = 1 << (-(-tokens // 8) - 1).bit_length()
+    if arch == "interpreter":
+        return W4A8MmaShape(w.k, 2, tiles, 2)
+    return W4A8MmaShape(w.k, 1, tiles, 8)
+
+
 def mma_product(
     c: Context, shape: W4A8MmaShape, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]
 ) -> Launch:
