@@ -15,6 +15,7 @@ from octavo.backends.gpu.launch.device_values import TokenCodes
 from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel
 from octavo.backends.gpu.matmul.w8a8 import gemm
 from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
+from octavo.backends.gpu.matmul.w8a8.streamk import streamk_product
 from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
@@ -82,6 +83,14 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
             None if w.groups is None else w.groups.t(), x.bytes.view(torch.int32), x.scales, tuple(map(matrix, terms)),
             matrix(y), w.n, TOKENS=x.tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
         )]
+    if w.codes.dtype != torch.uint8:
+        scales = x.scales, w.scale
+        return streamk_product(c, x.codes, w.codes, scales, y, terms, lambda: _gemm(c, w, x, y, terms))
+    return _gemm(c, w, x, y, terms)
+
+
+def _gemm(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    """`row_product` by a function of `octavo.ops`."""
     bias, residual = row_products.bias_and_residual(terms)
     after: dict[str, Any] = {"bias": bias, "residual": residual, "workspace": c.workspace(x.tokens, w.n, w.k), "out": y}
     after["overlaps"] = x.tokens <= MOST_OVERLAPPED

@@ -100,6 +100,33 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
     ),
 }
 
+STREAMK: dict[str, tuple[tuple[int, int, GemmShape], ...]] = {
+    # (most tokens, most rows of the weights, shape) of `streamk_kernel`, for an H200
+    "int8": (
+        (8, ANY, GemmShape(8, 64, 256, split_k=1, warps=4, ctas_per_sm=2)),
+        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, ctas_per_sm=2)),
+        (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
+        (64, ANY, GemmShape(64, 128, 128, split_k=1, stages=4, ctas_per_sm=2)),
+        (128, ANY, GemmShape(128, 256, 128, split_k=1)),
+    ),
+    "fp8": (
+        (8, ANY, GemmShape(8, 64, 256, split_k=1, warps=4, ctas_per_sm=2)),
+        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, ctas_per_sm=2)),
+        (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
+        (64, ANY, GemmShape(64, 128, 128, split_k=1, stages=4, ctas_per_sm=2)),
+    ),
+    "f16": (
+        (8, ANY, GemmShape(8, 64, 128, split_k=1, warps=4, ctas_per_sm=2)),
+        (16, ANY, GemmShape(16, 64, 128, split_k=1, warps=4, ctas_per_sm=2)),
+        (32, ANY, GemmShape(32, 128, 64, split_k=1, warps=4, ctas_per_sm=2)),
+    ),
+}
+
+
+def streamk_shape(kind: str, m: int, n: int) -> GemmShape | None:
+    """The shape of `streamk_kernel` for m tokens and n rows of "int8", "fp8" or "f16"; None for another kernel."""
+    return next((shape for tokens, rows, shape in STREAMK[kind] if m <= tokens and n <= rows), None)
+
 
 def shape_of(
     scheme: Scheme, m: int, n: int, k: int, arch: str, multiprocessors: int, hopper: bool = False
