@@ -21,7 +21,7 @@ class GemmShape(Constant):
     split_k      programs that compute one tile, each from a part of K; 0: as many as there is room for
     stages       steps that are loaded ahead
     warps        of a program
-    ctas_per_sm  programs on each multiprocessor that `split_k` makes room for
+    ctas_per_sm  programs on each multiprocessor that `split_k` makes room for; of `streamk_kernel`, 0: one for a tile
     persistent   as many programs as run at once go from tile to tile
     """
 

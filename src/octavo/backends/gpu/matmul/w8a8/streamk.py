@@ -34,7 +34,7 @@ def streamk_product(
     if shape is None:
         return otherwise()
     tiles = -(-n // shape.block_n)
-    programs = min(multiprocessors() * shape.ctas_per_sm, tiles * -(-k // shape.block_k))
+    programs = min(multiprocessors() * shape.ctas_per_sm or tiles, tiles * -(-k // shape.block_k))
     kind = torch.int32 if b.dtype == torch.int8 else torch.float32
     sums = c.shared("partial sums", 2 * programs * shape.block_m * shape.block_n, kind)
     bias, residual = row_products.bias_and_residual(terms)
