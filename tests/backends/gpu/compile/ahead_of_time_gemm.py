@@ -195,11 +195,12 @@ def _streamk(kind: str, element: str, tokens: int) -> Case:
     """The product of that many tokens with weights of the same type."""
     s = streamk_shape(kind, tokens, N)
     assert s is not None
-    dtype, scale = {"i8": gl.int8, "fp8e4nv": gl.float8e4nv, "bf16": gl.bfloat16, "fp16": gl.float16}[element], "*fp32"
+    dtype = {"i8": gl.int8, "fp8e4nv": gl.float8e4nv, "bf16": gl.bfloat16, "fp16": gl.float16}[element]
+    scale = "*fp32" if kind in ("int8", "fp8") else None
     types: dict[str, Any] = {
         "size": ProblemSize("i32", "i32", "i32"), "split_k": SplitK("*i32" if kind == "int8" else "*fp32", "*i32"),
-        "end": Epilogue(Matrix("*fp32", "i32"), *([None] * 2 if kind == "f16" else [scale] * 2), None, None, "*fp32",
-                        Matrix("*fp32", "i32")),
+        "end": Epilogue(Matrix("*fp32", "i32"), scale, scale, None, None, "*fp32", Matrix("*fp32", "i32")),
+        "blocks": BlockScales("*fp32", "*fp32", "i32") if kind == "fp8_blocks" else None,
     }
     for factor, rows in (("a", s.block_m), ("b", s.block_n)):
         types[factor] = f"tensordesc<{element}{[rows, s.block_k]},{tile_layout([rows, s.block_k], dtype)!r}>"

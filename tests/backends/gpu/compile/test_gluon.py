@@ -86,8 +86,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 def int8_product() -> None:
-    a, b = (rng.integers(-127, 128, (rows, 256), np.int8) for rows in (5, 40))
-    scales = rng.random(5, np.float32), rng.random(40, np.float32)
+    a, b = (rng.integers(-127, 128, (rows, 256), np.int8) for rows in (130, 40))
+    scales = rng.random(130, np.float32), rng.random(40, np.float32)
     y = gemm.int8_gemm(*map(torch.from_numpy, (a, b, *scales)))
     np.testing.assert_allclose(y.numpy(), definition.int8_gemm(a, b, *scales), rtol=1e-5)
 

@@ -120,7 +120,8 @@ def test_few_pairs_of_experts_for_an_h100() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "element", "wanted"), [
-    ("int8", "i8", TYPE_OF_90["int8"]), ("fp8", "fp8e4nv", TYPE_OF_90["fp8"]), ("f16", "bf16", ".f32.bf16.bf16"),
+    ("int8", "i8", TYPE_OF_90["int8"]), ("fp8", "fp8e4nv", TYPE_OF_90["fp8"]),
+    ("fp8_blocks", "fp8e4nv", TYPE_OF_90["fp8"]), ("f16", "bf16", ".f32.bf16.bf16"),
     ("f16", "fp16", ".f32.f16.f16"),
 ])
 def test_few_tokens_by_weights_of_their_type(kind: str, element: str, wanted: str) -> None:

@@ -115,6 +115,11 @@ STREAMK: dict[str, tuple[tuple[int, int, GemmShape], ...]] = {
         (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
         (64, ANY, GemmShape(64, 128, 128, split_k=1, stages=4, ctas_per_sm=2)),
     ),
+    "fp8_blocks": (
+        (16, ANY, GemmShape(16, 64, 128, split_k=1, stages=6, warps=4, ctas_per_sm=2)),
+        (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
+        (64, ANY, GemmShape(64, 128, 128, split_k=1, ctas_per_sm=2)),
+    ),
     "f16": (
         (8, ANY, GemmShape(8, 64, 128, split_k=1, warps=4, ctas_per_sm=2)),
         (16, ANY, GemmShape(16, 64, 128, split_k=1, warps=4, ctas_per_sm=2)),
@@ -124,7 +129,8 @@ STREAMK: dict[str, tuple[tuple[int, int, GemmShape], ...]] = {
 
 
 def streamk_shape(kind: str, m: int, n: int) -> GemmShape | None:
-    """The shape of `streamk_kernel` for m tokens and n rows of "int8", "fp8" or "f16"; None for another kernel."""
+    """The shape of `streamk_kernel` for m tokens and n rows of "int8", "fp8", "fp8_blocks" or
+    "f16"; None for another kernel."""
     return next((shape for tokens, rows, shape in STREAMK[kind] if m <= tokens and n <= rows), None)
 
 

@@ -68,6 +68,14 @@ def _next(row, step, steps, BN: gl.constexpr):
 
 
 @gluon.jit
+def _block_scales(blocks, m, row, block, BM: gl.constexpr, mma: gl.constexpr):
+    """Of a block of 128 values: the scale of each token times that of the rows, [1, BM]."""
+    tokens = gl.arange(0, BM, gl.SliceLayout(0, mma))
+    scale = gl.load(blocks.a + tokens.to(gl.int64) * blocks.blocks + block, mask=tokens < m, other=0.0)  # [BM]
+    return (scale * gl.load(blocks.b + (row // 128).to(gl.int64) * blocks.blocks + block)).expand_dims(0)
+
+
+@gluon.jit
 def _here(number):
     """The number, as the compiler learns only here: what it makes of it, such as addresses, is not kept all along."""
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
@@ -88,12 +96,14 @@ def _store(acc, end, size, row, token, config: gl.constexpr, num_warps: gl.const
 
 @gluon.jit
 def streamk_hopper_kernel(
-    a, b, size, end, split_k, shape: gl.constexpr, config: gl.constexpr, num_warps: gl.constexpr, PDL: gl.constexpr
+    a, b, size, blocks, end, split_k, shape: gl.constexpr, config: gl.constexpr, num_warps: gl.constexpr,
+    PDL: gl.constexpr,
 ):
     """As many programs as fit the card, or fewer, of up to block_m tokens; a and b are descriptors of tiles.
 
-    split_k is memory for two tiles of sums a program, int32 or float32, and a counter for each tile. PDL: the kernel
-    may begin before the one before it ends, if b was there before that.
+    blocks is a BlockScales of fp8, where block_k is 128 and block_n divides it, or None. split_k is memory for two
+    tiles of sums a program, int32 or float32, and a counter for each tile. PDL: the kernel may begin before the one
+    before it ends, if b was there before that.
     """
     if PDL:
         gdc_launch_dependents()
@@ -124,13 +134,16 @@ def streamk_hopper_kernel(
         steps = gl.minimum(work.stop - tile * work.steps, work.steps) - first
         gl.assume(steps > 0)
         acc = gl.zeros([BN, BM], SUMS, mma)
-        for _ in range(steps):
+        for at in range(steps):
+            if blocks is not None:
+                scales = _block_scales(blocks, size.m, tile * BN, first + at, BM, mma)
             mbarrier.wait(ring.ready.index(slot), phase)
             tokens = ring.tokens.index(slot).permute((1, 0))
             if FLOAT8:
                 nothing = gl.zeros([BN, BM], SUMS, mma)
                 part = warpgroup_mma(ring.weights.index(slot), tokens, nothing, use_acc=False, is_async=True)
-                acc += warpgroup_mma_wait(0, [part])  # [BN, BK] @ [BK, BM]
+                part = warpgroup_mma_wait(0, [part])  # [BN, BK] @ [BK, BM]
+                acc += part * scales if blocks is not None else part
             else:
                 acc = warpgroup_mma(ring.weights.index(slot), tokens, acc, is_async=True)  # [BN, BK] @ [BK, BM]
                 acc = warpgroup_mma_wait(1, [acc])
