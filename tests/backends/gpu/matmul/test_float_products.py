@@ -36,15 +36,15 @@ def floats(name: str, *shape: int, seed: int = 0) -> tuple[Any, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize("tokens", [1, 2, 9])
-def test_products(name: str, tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "n", "k"), [(1, 19, 264), (2, 19, 264), (9, 300, 1096), (27, 70, 600)])
+def test_products(name: str, tokens: int, n: int, k: int) -> None:
     """With a term, against float64; the library is given the weights' own memory."""
-    c, (w, exact) = Context(target()), floats(name, 19, 264)
+    c, (w, exact) = Context(target()), floats(name, n, k)
     rng = np.random.default_rng(tokens)
-    x = torch.from_numpy(rng.standard_normal((tokens, 264), np.float32)).to(c.target.device)
+    x = torch.from_numpy(rng.standard_normal((tokens, k), np.float32)).to(c.target.device)
     given = x if tokens == 1 else x.to(TYPES[name])
-    term = torch.ones((tokens, 19), device=c.target.device)
-    y = torch.full((tokens, 19), torch.nan, device=c.target.device)
+    term = torch.ones((tokens, n), device=c.target.device)
+    y = torch.full((tokens, n), torch.nan, device=c.target.device)
     for call in matmul.product(c, w, given, y, (term,)):
         call()
     values = given.double().cpu().numpy()

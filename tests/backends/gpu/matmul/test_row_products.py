@@ -31,6 +31,15 @@ def test_products(gpu, name, n_tokens):
     assert rows.nmse(y, rows.product(tensor, x)) < exact(name)
 
 
+@pytest.mark.parametrize("n_tokens", [7, 21, 64, 90])
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_tiles_that_programs_share(gpu, name, n_tokens):
+    """A card's programs have a part of the steps each, the last with fewer rows and values than a tile."""
+    tensor, x = rows.matrix(name, 300, 1168), rows.random(n_tokens, 1168)
+    _, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
+    assert rows.nmse(y, rows.product(tensor, x)) < exact(name)
+
+
 @pytest.mark.parametrize("k", [33, 100])
 @pytest.mark.parametrize("name", ["INT8", "FP8"])
 def test_rows_of_any_length(gpu, name, k):
