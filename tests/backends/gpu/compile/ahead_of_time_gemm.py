@@ -191,9 +191,9 @@ def _for_hopper(scheme: Scheme, tokens: int, mixed: str) -> Case:
     return _case("sm_90", kernel, _of(kernel, fixed), types, warps, s.stages, GluonASTSource)
 
 
-def _streamk(kind: str, element: str, tokens: int) -> Case:
-    """The product of that many tokens with weights of the same type."""
-    s = streamk_shape(kind, tokens, N)
+def _streamk(kind: str, element: str, rows: str, tokens: int) -> Case:
+    """The product of that many tokens with as many rows of weights of the same type."""
+    s = streamk_shape(kind, tokens, int(rows))
     assert s is not None
     dtype = {"i8": gl.int8, "fp8e4nv": gl.float8e4nv, "bf16": gl.bfloat16, "fp16": gl.float16}[element]
     scale = "*fp32" if kind in ("int8", "fp8") else None
@@ -202,8 +202,8 @@ def _streamk(kind: str, element: str, tokens: int) -> Case:
         "end": Epilogue(Matrix("*fp32", "i32"), scale, scale, None, None, "*fp32", Matrix("*fp32", "i32")),
         "blocks": BlockScales("*fp32", "*fp32", "i32") if kind == "fp8_blocks" else None,
     }
-    for factor, rows in (("a", s.block_m), ("b", s.block_n)):
-        types[factor] = f"tensordesc<{element}{[rows, s.block_k]},{tile_layout([rows, s.block_k], dtype)!r}>"
+    for factor, block in (("a", [s.block_m, s.block_k]), ("b", [s.block_n, s.block_k])):
+        types[factor] = f"tensordesc<{element}{block},{tile_layout(block, dtype)!r}>"
     fixed = {"shape": s, "config": GemmConfig(None, 1, 1), "num_warps": s.warps, "PDL": True}
     return _case("sm_90", streamk_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 

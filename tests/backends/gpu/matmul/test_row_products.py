@@ -7,6 +7,7 @@ import pytest
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.device import torch_device
+from octavo.backends.gpu.matmul.w8a8 import row_scales
 from tests.backends import row_products as rows
 
 SHORT = 1e-12 if torch_device.target().arch == "interpreter" else 1e-6  # tensor cores may keep 14 bits of a sum of fp8
@@ -85,6 +86,24 @@ def test_products_of_swiglu(gpu, name):
     ops, (y,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
     assert ops == [rows.quantized("swiglu", name), "mul_mat"]
     assert rows.nmse(y, rows.product(tensor, rows.swiglu_of(gate, up))) < ROUNDED
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_long_rows_are_divided(gpu, name, monkeypatch):
+    """Several programs have a row of SwiGLU, with the same codes: one of zeros, one with NaN in one part only."""
+    monkeypatch.setattr(row_scales, "LONG_ROW", 256)
+    monkeypatch.setattr(row_scales, "ROW_PART", 128)
+    tensor, gate, up = rows.matrix(name, 37, 384), rows.random(4, 384), rows.random(4, 384, seed=5)
+    gate[1], up[2, 200] = 0, np.nan
+    _, (y,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
+    assert not y[1].any()
+    assert np.isnan(y[2]).all()
+    kept = [0, 3]
+    assert rows.nmse(y[kept], rows.product(tensor, rows.swiglu_of(gate[kept], up[kept]))) < ROUNDED
+    monkeypatch.undo()
+    _, (whole,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
+    np.testing.assert_array_equal(y[kept], whole[kept])
 
 
 @pytest.mark.parametrize("name", rows.NAMES)

@@ -12,7 +12,8 @@ from octavo.backends import row_products
 from octavo.backends.gpu.launch.arguments import Constant, Matrix, Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import TokenCodes
-from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel
+from octavo.backends.gpu.launch.sizes import warps_of
+from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel, token_maxima_kernel
 from octavo.backends.gpu.matmul.w8a8 import gemm
 from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
 from octavo.backends.gpu.matmul.w8a8.streamk import streamk_product
@@ -29,6 +30,9 @@ MOST_FOLDED = 1 << 25
 cores, but 4096 x 14336 19 instead of 14."""
 FEW_ROWS = 4096
 """Of which programs of eight are too few: 4096 x 14336 int4 weights take 8.5 us on an H200 by four, 10.5 by eight."""
+LONG_ROW, ROW_PART, FEW_LONG_ROWS = 8192, 1024, 64
+"""Values of a row that a program alone takes long for, of a part of it, and tokens up to which such rows are divided:
+14,336 values after SwiGLU take a multiprocessor 8 us of instructions on an H200."""
 MOST_OVERLAPPED = 64
 """Tokens of products whose weights are on their way before the kernel before ends; all programs of more do not fit."""
 
@@ -109,11 +113,18 @@ def _gemm(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Seque
 def quantize_tokens(
     c: Context, out: TokenCodes, source: Source, kind: Any, block: int, warps: int, static_scale: float | None = None,
     least: torch.Tensor | None = None,
-) -> Call:
-    """The call that quantizes a Source [T, K], of which `kind` says what is made; `block` holds K, `least` is that of
+) -> list[Call]:
+    """The calls that quantize a Source [T, K], of which `kind` says what is made; `block` holds K, `least` is that of
     the kernel."""
     code = "int8" if out.is_int8 else "e4m3"
-    return c.launch(
-        token_codes_kernel, (out.tokens,), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[code],
-        static_scale, least, KIND=kind, CODE=code, B=block, warps=warps, exact=True,
-    )
+    parts, calls, maxima = 1, list[Call](), None
+    divides = kind != "rms_norm" and static_scale is None and LONG_ROW < out.k <= 32 * ROW_PART
+    if divides and out.tokens <= FEW_LONG_ROWS:
+        block, warps, parts = ROW_PART, warps_of(ROW_PART), -(-out.k // ROW_PART)
+        maxima = c.shared("maxima", out.tokens * parts, torch.int32)
+        calls = [c.launch(token_maxima_kernel, (out.tokens, parts), source, maxima, out.k, KIND=kind, B=block,
+                          warps=warps, exact=True)]
+    return [*calls, c.launch(
+        token_codes_kernel, (out.tokens, parts), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[code],
+        static_scale, least, maxima, KIND=kind, CODE=code, B=block, PARTS=parts, warps=warps, exact=True,
+    )]

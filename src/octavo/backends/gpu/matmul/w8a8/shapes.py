@@ -21,8 +21,9 @@ class GemmShape(Constant):
     split_k      programs that compute one tile, each from a part of K; 0: as many as there is room for
     stages       steps that are loaded ahead
     warps        of a program
-    ctas_per_sm  programs on each multiprocessor that `split_k` makes room for; of `streamk_kernel`, 0: one for a tile
-    persistent   as many programs as run at once go from tile to tile
+    ctas_per_sm  programs on each multiprocessor that `split_k` makes room for
+    persistent   as many programs as run at once go from tile to tile; of `streamk_kernel` they have even shares of all
+                 steps, otherwise of those of a tile
     """
 
     block_m: int
@@ -48,7 +49,7 @@ class GemmShape(Constant):
         return replace(self, split_k=split_k)
 
 
-ANY = 1 << 40
+ANY, FEW = 1 << 40, 8192
 H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
     # (most tokens, most tokens times rows of the weights, shape): the first row that fits is taken
     "int8": (
@@ -103,27 +104,30 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
 STREAMK: dict[str, tuple[tuple[int, int, GemmShape], ...]] = {
     # (most tokens, most rows of the weights, shape) of `streamk_kernel`, for an H200
     "int8": (
-        (8, ANY, GemmShape(8, 64, 256, split_k=1, warps=4, ctas_per_sm=2)),
-        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, ctas_per_sm=2)),
+        (8, ANY, GemmShape(8, 64, 256, split_k=1, stages=5, warps=4, persistent=True)),
+        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, persistent=True)),
+        (32, FEW, GemmShape(32, 64, 256, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
         (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
-        (64, ANY, GemmShape(64, 128, 128, split_k=1, stages=4, ctas_per_sm=2)),
-        (128, ANY, GemmShape(128, 256, 128, split_k=1)),
+        (64, FEW, GemmShape(64, 64, 256, split_k=1, stages=3, warps=4, ctas_per_sm=2, persistent=True)),
+        (64, ANY, GemmShape(64, 128, 128, split_k=1, ctas_per_sm=2)),
+        (128, FEW, GemmShape(128, 64, 128, split_k=1, stages=8, warps=4)),
+        (128, ANY, GemmShape(128, 128, 128, split_k=1, stages=3, ctas_per_sm=2)),
     ),
     "fp8": (
-        (8, ANY, GemmShape(8, 64, 256, split_k=1, warps=4, ctas_per_sm=2)),
-        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, ctas_per_sm=2)),
+        (8, ANY, GemmShape(8, 64, 256, split_k=1, stages=5, warps=4, persistent=True)),
+        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, persistent=True)),
+        (32, FEW, GemmShape(32, 64, 256, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
         (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
-        (64, ANY, GemmShape(64, 128, 128, split_k=1, stages=4, ctas_per_sm=2)),
+        (64, FEW, GemmShape(64, 64, 256, split_k=1, stages=3, warps=4, ctas_per_sm=2, persistent=True)),
+        (64, ANY, GemmShape(64, 128, 128, split_k=1, ctas_per_sm=2)),
+        (128, FEW, GemmShape(128, 64, 128, split_k=1, stages=8, warps=4)),
     ),
     "fp8_blocks": (
-        (16, ANY, GemmShape(16, 64, 128, split_k=1, stages=6, warps=4, ctas_per_sm=2)),
-        (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
-        (64, ANY, GemmShape(64, 128, 128, split_k=1, ctas_per_sm=2)),
+        (16, ANY, GemmShape(16, 64, 128, split_k=1, stages=6, warps=4, ctas_per_sm=2, persistent=True)),
     ),
     "f16": (
-        (8, ANY, GemmShape(8, 64, 128, split_k=1, warps=4, ctas_per_sm=2)),
-        (16, ANY, GemmShape(16, 64, 128, split_k=1, warps=4, ctas_per_sm=2)),
-        (32, ANY, GemmShape(32, 128, 64, split_k=1, warps=4, ctas_per_sm=2)),
+        (8, ANY, GemmShape(8, 64, 128, split_k=1, stages=5, warps=4, persistent=True)),
+        (16, ANY, GemmShape(16, 64, 128, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
     ),
 }
 

@@ -42,8 +42,8 @@ def launch_of(
 ) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
     """The kernel's grid, arguments and constants; `memory` gives so many partial sums of a type, and counters."""
     (m, k), n = a.shape, len(b)
-    tiles = -(-n // shape.block_n)
-    programs = min(multiprocessors() * shape.ctas_per_sm or tiles, tiles * -(-k // shape.block_k))
+    tiles, steps, slots = -(-n // shape.block_n), -(-k // shape.block_k), multiprocessors() * shape.ctas_per_sm
+    programs = min(slots, tiles * steps) if shape.persistent else tiles * max(1, min(slots // tiles, steps))
     kind = torch.int32 if b.dtype == torch.int8 else torch.float32
     splits = SplitK(*memory(2 * programs * shape.block_m * shape.block_n, tiles, kind))
     of_a, of_b = gluon.tiles(a, shape.block_m, shape.block_k), gluon.tiles(b, shape.block_n, shape.block_k)
