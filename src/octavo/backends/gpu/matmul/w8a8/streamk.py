@@ -40,7 +40,7 @@ def launch_of(
     shape: GemmShape, a: torch.Tensor, b: torch.Tensor, blocks: BlockScales | None, end: Epilogue, config: GemmConfig,
     memory: Callable[[int, int, torch.dtype], tuple[torch.Tensor, torch.Tensor]],
 ) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
-    """The kernel's grid, arguments and constants; `memory` gives so many partial sums of a type, and counters."""
+    """The kernel's grid, arguments and constants; `memory` gives that many partial sums and counters, of a type."""
     (m, k), n = a.shape, len(b)
     tiles, steps, slots = -(-n // shape.block_n), -(-k // shape.block_k), multiprocessors() * shape.ctas_per_sm
     programs = min(slots, tiles * steps) if shape.persistent else tiles * max(1, min(slots // tiles, steps))

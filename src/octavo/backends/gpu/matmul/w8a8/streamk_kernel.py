@@ -8,8 +8,9 @@ Tile:
     tiles     |   0   |   1   |   2   |   3   |      block_n rows of W, all tokens; each has steps of block_k values
     CTAs      |  0  |  1  |  2  |  3  |  4  |  5  |  equal shares of all steps; shared tiles are added up
     a step    W [block_n, block_k] | a [block_m, block_k] by TMA -> wgmma, sums [block_n rows, block_m tokens]
-Bound: bytes of the weights, and with 128 tokens what the L2 sends of them to each CTA; not measured yet.
-Tried: docs/log.md: "Stripes for the W4A8 product".
+Bound: bytes of the weights, read at 0.83 of the limit with 8 tokens of 28,672 x 4096 int8 or fp8 on an H200 and 0.90 of
+    BF16 (docs/log.md, "Few tokens by `mma.sync` straight from memory are slower"); with 128 tokens at 0.65.
+Tried: docs/log.md: "Few tokens by `mma.sync` straight from memory are slower"; "Even shares cost what is added up".
 Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.fp8_gemm`, `octavo.backends.reference.ops.mul_mat`
 
 With few tokens there are few tiles, and whole ones leave multiprocessors without work: 96 tiles of 64 of 6,144 rows for
