@@ -64,7 +64,8 @@ from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import int8_hopper_kerne
 from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import quantize8_kernel
 from octavo.backends.gpu.matmul.w8a8.row_scales import MOST_OVERLAPPED
-from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of
+from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of, streamk_shape
+from octavo.backends.gpu.matmul.w8a8.streamk_kernel import streamk_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
 from octavo.backends.gpu.matmul.w8a8.w4a8_multicta_kernel import w4a8_multicta_kernel
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
@@ -95,7 +96,9 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         r"w?g?mma[.\w:]*(?:s8|i8|e4m3|e5m2|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text
     )
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    mixed = name.startswith(("w4a16_", "head_", "pair_", "experts_", "grouped_", "few_", "attention8_"))
+    mixed = name.startswith((
+        "w4a16_", "head_", "pair_", "experts_", "grouped_", "few_", "attention8_", "streamk_",
+    ))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits, "shared": made.metadata.shared}
@@ -105,6 +108,8 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     """A kernel in the shape that is chosen for that many tokens."""
     if name.startswith(("w4a16_", "head_")):
         return _mixed(name, tokens)
+    if name.startswith("streamk_"):
+        return _streamk(*name.removeprefix("streamk_").split("-"), tokens)
     if name.startswith("pair_"):
         return _pair(name.removeprefix("pair_"), tokens)
     if name.startswith("experts_"):
@@ -204,6 +209,23 @@ def _few_tokens(scheme: Scheme, tokens: int) -> Case:
     types["splits"] = SplitK("*i32" if types["groups"] is None else "*fp32", "*i32")
     fixed = {"shape": s, "config": GemmConfig(None, 1, 1, factor=1 / 16), "PDL": True}
     return _case("sm_90", w4a8_multicta_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
+def _streamk(kind: str, element: str, rows: str, tokens: int) -> Case:
+    """The product of that many tokens with as many rows of weights of the same type."""
+    s = streamk_shape(kind, tokens, int(rows))
+    assert s is not None
+    dtype = {"i8": gl.int8, "fp8e4nv": gl.float8e4nv, "bf16": gl.bfloat16, "fp16": gl.float16}[element]
+    scale = "*fp32" if kind in ("int8", "fp8") else None
+    types: dict[str, Any] = {
+        "size": ProblemSize("i32", "i32", "i32"), "split_k": SplitK("*i32" if kind == "int8" else "*fp32", "*i32"),
+        "end": Epilogue(Matrix("*fp32", "i32"), scale, scale, None, None, "*fp32", Matrix("*fp32", "i32")),
+        "blocks": BlockScales("*fp32", "*fp32", "i32") if kind == "fp8_blocks" else None,
+    }
+    for factor, block in (("a", [s.block_m, s.block_k]), ("b", [s.block_n, s.block_k])):
+        types[factor] = f"tensordesc<{element}{block},{tile_layout(block, dtype)!r}>"
+    fixed = {"shape": s, "config": GemmConfig(None, 1, 1), "num_warps": s.warps, "PDL": True}
+    return _case("sm_90", streamk_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
 def _mixed(name: str, tokens: int) -> Case:

@@ -41,6 +41,7 @@ SWIGLU_EPILOGUE = NORM_EPILOGUE._replace(squares=None, weight=None)
 CODES = Matrix("*i8", "i32")
 PERSISTENT = {"x": PERSISTENT_X, "terms": (ROWS,), "epilogue": None}
 
+TOKEN = {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None, "least": None, "maxima": None}
 PRODUCTS: Kernels = {
     "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
                {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
@@ -95,15 +96,18 @@ PRODUCTS: Kernels = {
                      {"source": SOURCE, "out": ROWS, "ordered": None, "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024, "PLANES": 1}, 4,
               {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
-    "token_int8": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
-                   {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None, "least": "*fp32"}),
-    "token_fp8": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
-                  {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None, "least": None}),
-    "token_int8_static": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
-                          {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32",
-                           "least": None}),
-    "token_fp8_static": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
-                         {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32", "least": None}),
+    "token_int8": (activations_per_token.token_codes_kernel,
+                   {"KIND": "rms_norm", "CODE": "int8", "B": 4096, "PARTS": 1}, 16, {**TOKEN, "least": "*fp32"}),
+    "token_fp8": (activations_per_token.token_codes_kernel,
+                  {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384, "PARTS": 1}, 16, TOKEN),
+    "token_maxima": (activations_per_token.token_maxima_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
+                     {"source": SOURCE, "maxima": "*i32", "k": "i32"}),
+    "token_codes_part": (activations_per_token.token_codes_kernel,
+                         {"KIND": SWIGLU, "CODE": "int8", "B": 1024, "PARTS": 14}, 4, {**TOKEN, "maxima": "*i32"}),
+    "token_int8_static": (activations_per_token.token_codes_kernel,
+                          {"KIND": "rms_norm", "CODE": "int8", "B": 4096, "PARTS": 1}, 16, {**TOKEN, "given": "fp32"}),
+    "token_fp8_static": (activations_per_token.token_codes_kernel,
+                         {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384, "PARTS": 1}, 16, {**TOKEN, "given": "fp32"}),
     "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),

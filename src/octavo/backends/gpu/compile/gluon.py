@@ -22,7 +22,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Name = Literal[
-    "int8", "w4a8", "w4a8_multicta", "fp8", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts", "experts_grouped",
+    "int8", "w4a8", "w4a8_multicta", "fp8", "streamk", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts",
+    "experts_grouped",
     "prefill", "prefill_8bit", "decode",
 ]
 FOLDER = "octavo.backends.gpu"
@@ -31,6 +32,7 @@ MODULES: dict[Name, str] = {
     "w4a8": "matmul.w8a8.int8_hopper_kernel",
     "w4a8_multicta": "matmul.w8a8.w4a8_multicta_kernel",
     "fp8": "matmul.w8a8.fp8_hopper_kernel",
+    "streamk": "matmul.w8a8.streamk_kernel",
     "w4a16": "matmul.w4a16.hopper_kernel",
     "w4a16_streamk": "matmul.w4a16.streamk_kernel",
     "w4a16_multicta": "matmul.w4a16.streamk_multicta_kernel",
@@ -163,11 +165,11 @@ def tile_layout(block: list[int], kind: Any, plain: bool = False) -> Any:
 
 
 def tiles(x: Any, rows: int, columns: int, plain: bool = False) -> Any:
-    """A descriptor of tiles of a float16, int8, fp8 or int32 matrix, with their `tile_layout`."""
+    """A descriptor of tiles of a float16, bfloat16, int8, fp8 or int32 matrix, with their `tile_layout`."""
     import torch
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    kinds = {torch.float16: gl.float16, torch.int32: gl.int32}  # that of fp8 is that of int8, too
-    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8), plain)
+    kinds = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.int32: gl.int32}
+    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8), plain)  # fp8 lies as int8
     return TensorDescriptor.from_tensor(x, [rows, columns], layout)
