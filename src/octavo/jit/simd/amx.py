@@ -1,0 +1,113 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
+"""Intel's matrix tiles (AMX): products of 16 rows by 16 columns in one instruction.
+
+    configure(64)                                          # tiles 0 to 3: sums; 4, 5: tokens; 6, 7: weights
+    zero(0)
+    load(4, x, 64); load(6, w, 64); dot_signed(0, 4, 6)    # sums [16, 16] += x [16, 64] @ w [16, 64].T
+    store(0, sums, 64)
+    release()
+
+Tiles are registers that an instruction names by number, so a kernel owns all eight, and names them in one function,
+between `configure` and `release`. A tile of weights holds four bytes of each of 16 rows side by side, as vectors of
+codes do. `host_cpu.has_tiles` says where there are tiles; instructions by Intel's manual, volume 2, chapter 3.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from octavo.jit.simd.emit import I8, VOID, call_llvm, literal, pointer_at
+
+SUMS, TOKENS, WEIGHTS = (0, 1, 2, 3), (4, 5), (6, 7)
+"""Numbers of tiles."""
+
+
+def instruction(b, name, tiles, *values):
+    """Emit an instruction on tiles; the code of a tile's number is a constant."""
+    call_llvm(b, f"llvm.x86.{name}", VOID, *(ir.Constant(I8, tile) for tile in tiles), *values)
+
+
+def shapes(depth):
+    """Rows and bytes of a row of each tile, where a dot product is of `depth` bytes, a multiple of 4 up to 64."""
+    return [(16, 64)] * len(SUMS) + [(16, depth)] * len(TOKENS) + [(depth // 4, 64)] * len(WEIGHTS)
+
+
+@intrinsic(prefer_literal=True)
+def configure(ty, depth):
+    """Make the tiles, for dot products of `depth` bytes, a constant."""
+    rows, row_bytes = zip(*shapes(literal(depth)), strict=True)
+    palette = struct.pack("<B15x8H16x8B8x", 1, *row_bytes, *rows)
+
+    def gen(c, b, s, a):
+        kind = ir.ArrayType(I8, len(palette))
+        with b.goto_entry_block():
+            memory = b.alloca(kind)
+            memory.align = 64
+        b.store(ir.Constant(kind, list(palette)), memory)
+        instruction(b, "ldtilecfg", (), b.bitcast(memory, I8.as_pointer()))
+        return c.get_dummy_value()
+
+    return types.void(depth), gen
+
+
+@intrinsic
+def release(ty):
+    """Give the tiles back: the system need not save them any more."""
+
+    def gen(c, b, s, a):
+        instruction(b, "tilerelease", ())
+        return c.get_dummy_value()
+
+    return types.void(), gen
+
+
+@intrinsic(prefer_literal=True)
+def zero(ty, tile):
+    """Fill a tile with zeros."""
+    number = literal(tile)
+
+    def gen(c, b, s, a):
+        instruction(b, "tilezero", (number,))
+        return c.get_dummy_value()
+
+    return types.void(tile), gen
+
+
+def _memory_op(name, what):
+    @intrinsic(prefer_literal=True)
+    def op(ty, tile, address, stride):
+        number = literal(tile)
+
+        def gen(c, b, s, a):
+            instruction(b, name, (number,), pointer_at(b, a[1], I8), a[2])
+            return c.get_dummy_value()
+
+        return types.void(tile, types.intp, types.intp), gen
+
+    op.__doc__ = f"""{what} a tile's rows, `stride` bytes apart from the address on."""
+    return op
+
+
+load, store = _memory_op("tileloadd64", "Load"), _memory_op("tilestored64", "Store")
+
+
+def _dot_op(name, what):
+    @intrinsic(prefer_literal=True)
+    def dot(ty, sums, tokens, weights):
+        numbers = tuple(map(literal, (sums, tokens, weights)))
+
+        def gen(c, b, s, a):
+            instruction(b, name, numbers)
+            return c.get_dummy_value()
+
+        return types.void(sums, tokens, weights), gen
+
+    dot.__doc__ = f"""Add the dot products of a tile of signed bytes and one of {what} bytes to a tile of int32."""
+    return dot
+
+
+dot_signed, dot_unsigned = _dot_op("tdpbssd", "signed"), _dot_op("tdpbsud", "unsigned")

@@ -1,0 +1,72 @@
+"""Products by matrix tiles (AMX) on a CPU that has none: with tiles in memory, and what the machine code is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from octavo.jit import host_cpu
+from tests.backends.cpu.levels import ROOT, environment, run_tests
+
+needs_vnni = pytest.mark.skipif(host_cpu.level() != "avx512vnni", reason="the level below tiles is AVX-512 VNNI")
+EMULATED = "tests.jit.tile_emulation"
+pytestmark = pytest.mark.slow
+
+
+@needs_vnni
+def test_products_are_those_of_the_level_below(tmp_path: Path) -> None:
+    assert "passed" in run_tests(None, tmp_path, "cpu/tiled_products.py", plugin=EMULATED)
+
+
+@needs_vnni
+def test_row_weights(tmp_path: Path) -> None:
+    assert "passed" in run_tests(None, tmp_path, "cpu/test_row_products.py", plugin=EMULATED)
+
+
+@needs_vnni
+def test_ops(tmp_path: Path) -> None:
+    """Products of experts too, and what a token's numbers are beside others."""
+    wanted = "(mul_mat and Q4_K and (31 or 33 or 129)) or (same_numbers and product)"
+    tests = "cpu/test_op_cases.py", "cpu/test_same_numbers.py"
+    assert "passed" in run_tests(None, tmp_path, *tests, only=wanted, plugin=EMULATED, slow_too=True)
+
+
+PROGRAM = """
+import json
+from octavo.backends.cpu.weights.pack import forecast_layout
+from octavo.backends.cpu.matmul.amx_kernel import amx_mul_mat_kernel
+from octavo.backends.cpu.matmul.w8a8.amx_kernel import amx_gemm_kernel
+from octavo.formats import by_name
+kernels = {name: amx_mul_mat_kernel(forecast_layout(by_name(name))[0]) for name in ("Q4_K", "Q6_K", "Q8_0")}
+kernels["int8"] = amx_gemm_kernel(0)
+print(json.dumps({name: kernel.compiled._library.get_asm_str() for name, kernel in kernels.items()}))
+"""
+
+
+@needs_vnni
+def test_machine_code(tmp_path: Path) -> None:
+    """Compiled for a CPU with AMX, and not run: no tile is kept in memory but those that kernels store."""
+    features = ",".join(f"+{name}" for name in sorted(host_cpu.FEATURES[0]))
+    env = environment(None, tmp_path, NUMBA_CPU_NAME="sapphirerapids", NUMBA_CPU_FEATURES=features)
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name, text in json.loads(done.stdout).items():
+        count = {i: len(re.findall(rf"\t{i}\b", text)) for i in ("tileloadd", "tilestored", "tdpbssd", "tdpbsud")}
+        dots = count["tdpbssd"] + count["tdpbsud"]
+        assert (count["tdpbssd"] > 0) == (name in ("Q6_K", "Q8_0")), name
+        assert "ldtilecfg" in text
+        assert "tilerelease" in text
+        if name == "int8":  # a tile of weights is loaded once for four of tokens
+            assert dots >= 5
+            assert count["tilestored"] % 5 == 0
+            assert count["tileloadd"] < 2 * dots + count["tilestored"]
+        else:  # two batches of four, and where K need not be whole batches the rest
+            assert dots in (8, 9, 10)
+            assert count["tileloadd"] == 2 * dots
+            assert count["tilestored"] == dots

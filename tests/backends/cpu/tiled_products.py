@@ -1,0 +1,65 @@
+"""Products by matrix tiles (AMX), to the bit those without; `test_amx.py` runs this where tiles are emulated.
+
+On a machine that has tiles: `pytest tests/backends/cpu/tiled_products.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from octavo import ops
+from octavo.backends.cpu.matmul.stored_weight import StoredWeight
+from octavo.formats import by_name, quantize_reference
+from octavo.formats.spec import AnyArray
+from octavo.jit import host_cpu
+
+SIZES = {"small": (33, 37, 256), "many rows": (17, 1040, 1280), "many tokens": (529, 16, 256)}
+FORMATS = ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4"]
+
+
+def both(product: Callable[[], AnyArray], monkeypatch: pytest.MonkeyPatch) -> tuple[AnyArray, AnyArray]:
+    """A product with tiles, and without."""
+    assert host_cpu.has_tiles()
+    found = product()
+    monkeypatch.setattr(host_cpu, "why_no_tiles", lambda: "switched off")
+    return found, product()
+
+
+@pytest.mark.parametrize(("name", "size"), [
+    *((name, "small") for name in FORMATS), *(("Q4_K", size) for size in SIZES), ("Q6_K", "many rows"),
+])
+def test_blocks(name: str, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    m, n, k = SIZES[size]
+    weight, x = stored(name, n, k), drawn(m, k)
+    np.testing.assert_array_equal(*both(lambda: weight.product(x), monkeypatch))
+
+
+@pytest.mark.parametrize("k", [32, 96, 160])
+@pytest.mark.parametrize("name", ["Q8_0", "NVFP4"])
+def test_rows_that_end_within_a_batch(name: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    k = k * 2 if name == "NVFP4" else k
+    weight, x = stored(name, 20, k), drawn(16, k)
+    np.testing.assert_array_equal(*both(lambda: weight.product(x), monkeypatch))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(16, 16, 64), (37, 37, 256), (101, 1040, 128), (70, 20, 4224)])
+def test_int8(m: int, n: int, k: int) -> None:
+    """Held to NumPy's integers, and the float32 products after them."""
+    assert host_cpu.has_tiles()
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-128, 128, (rows, k), np.int8) for rows in (m, n))
+    scale_a, scale_b = (rng.random(rows, np.float32) for rows in (m, n))
+    exact = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.float32)
+    found = ops.int8_gemm(a, b, scale_a, scale_b)
+    np.testing.assert_allclose(found, exact * scale_a[:, None] * scale_b, rtol=1e-6)
+
+
+def stored(name: str, n: int, k: int) -> StoredWeight:
+    return StoredWeight(quantize_reference(drawn(n, k), by_name(name)))
+
+
+def drawn(m: int, k: int) -> AnyArray:
+    return np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
