@@ -79,12 +79,27 @@ def emulated(b: Any, name: str, result: Any, *args: Any) -> Any:
         return b.call(cgutils.get_or_insert_function(b.module, function, name), args)
     if "tbl1" in name:
         return _table_look_up(b, *args)
+    if "usmmla" in name:
+        return _matrix_product(b, *args)
     acc, x, y = args
     wide, extend = ir.VectorType(I32, 16), b.zext if "usdot" in name else b.sext
     products = b.mul(extend(x, wide), b.sext(y, wide))
     for i in range(4):
         every_fourth = ir.Constant(ir.VectorType(I32, 4), list(range(i, 16, 4)))
         acc = b.add(acc, b.shuffle_vector(products, products, every_fourth))
+    return acc
+
+
+def _matrix_product(b: Any, acc: Any, x: Any, y: Any) -> Any:
+    """acc[2 i + j] + the products of bytes 8 i to 8 i + 7 of x, unsigned, and 8 j to 8 j + 7 of y, signed."""
+    wide = ir.VectorType(I32, 16)
+    x, y = b.zext(x, wide), b.sext(y, wide)
+    for place in range(4):
+        total = b.extract_element(acc, ir.Constant(I32, place))
+        for k in range(8):
+            factors = [b.extract_element(v, ir.Constant(I32, 8 * i + k)) for v, i in ((x, place // 2), (y, place % 2))]
+            total = b.add(total, b.mul(*factors))
+        acc = b.insert_element(acc, total, ir.Constant(I32, place))
     return acc
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -10,8 +11,9 @@ import sys
 import pytest
 from llvmlite import binding, ir
 
-from octavo.jit import host_cpu
-from octavo.jit.host_cpu import V2, V3, V4, VNNI, target_of
+from octavo.errors import BackendError
+from octavo.jit import arm_cpu, host_cpu
+from octavo.jit.host_cpu import ARM_FEATURES, CHOSEN, NEON, V2, V3, V4, VNNI, arm_target, target_of
 
 KNOWN = sorted(
     VNNI | {"avxvnni", "avx512vbmi", "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16", "gfni", "sse4a"}
@@ -117,3 +119,73 @@ def test_tiles_are_used_where_the_cpu_has_them_and_the_system_hands_them_out(
     assert host_cpu.has_tiles() == (why == "")
     assert why in host_cpu.described()
     assert host_cpu.described().startswith(level)
+
+
+@pytest.mark.parametrize(("has", "level"), [
+    (NEON, "neon"), (NEON | {"lse"}, "neon"), (NEON | {"lse", "dotprod"}, "dotprod"),
+    (NEON | {"lse", "i8mm"}, "neon"), (NEON | {"lse", "dotprod", "i8mm"}, "i8mm"),
+])
+def test_arm_code_is_made_for_the_best_level(has: frozenset[str], level: str) -> None:
+    assert set(arm_target(has).split(",")) == {f"+{name}" for name in ARM_FEATURES[level]}
+
+
+def test_a_lower_level_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHOSEN, "avx2")
+    assert target_of(found(VNNI)) == found(V3)
+    with pytest.raises(BackendError, match=r"OCTAVO_CPU_LEVEL=avx2: not a level of this CPU \(allowed: x86-64-v2\)"):
+        target_of(found(V2))
+    with pytest.raises(BackendError, match=r"allowed: dotprod, neon"):
+        arm_target(ARM_FEATURES["dotprod"])
+    monkeypatch.setenv(CHOSEN, "neon")
+    assert arm_target(ARM_FEATURES["i8mm"]) == "+fp-armv8,+neon"
+
+
+class Library:
+    """A system's library, as ctypes has it, with one function."""
+
+    def __init__(self, name: str, function: object) -> None:
+        setattr(self, name, function)
+
+
+def on_linux(hwcap: int, hwcap2: int) -> Library:
+    class Auxval:
+        restype = argtypes = None
+
+        def __call__(self, entry: int) -> int:
+            assert self.restype is ctypes.c_ulong
+            return {16: hwcap, 26: hwcap2}[entry]
+
+    return Library("getauxval", Auxval())
+
+
+def on_macos(*names: str) -> Library:
+    def sysctlbyname(name: bytes, value: object, size: object, new: None, new_size: int) -> int:
+        if name.decode().removeprefix("hw.optional.arm.") not in names:
+            return -1
+        ctypes.cast(value, ctypes.POINTER(ctypes.c_int))[0] = 1  # type: ignore[arg-type]
+        return 0
+
+    return Library("sysctlbyname", sysctlbyname)
+
+
+def on_windows(*numbers: int) -> Library:
+    return Library("IsProcessorFeaturePresent", lambda number: int(number in numbers))
+
+
+@pytest.mark.parametrize(("system", "library", "level"), [
+    ("linux", on_linux(0x8FB, 0), "neon"),  # Cortex-A72
+    ("linux", on_linux(0x119FFB, 0), "dotprod"),  # Neoverse N1
+    ("linux", on_linux(0xECFFFFFB, 0x7F877FFF), "i8mm"),  # all that qemu has
+    ("darwin", on_macos("FEAT_LSE", "FEAT_DotProd"), "dotprod"),  # M1
+    ("darwin", on_macos("FEAT_LSE", "FEAT_DotProd", "FEAT_I8MM", "FEAT_BF16"), "i8mm"),  # M2
+    ("win32", on_windows(30, 31), "neon"),
+    ("win32", on_windows(30, 31, 34, 43), "dotprod"),
+    ("win32", on_windows(30, 31, 34, 43, 66), "i8mm"),
+])
+def test_each_system_tells_of_arms_features(
+    system: str, library: Library, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    assert arm_cpu.features() >= ARM_FEATURES[level]
+    assert arm_target(arm_cpu.features()) == ",".join(f"+{name}" for name in sorted(ARM_FEATURES[level]))

@@ -29,7 +29,7 @@ def some_codes(bits: int, seed: int = 0) -> np.ndarray:
 
 
 LEVELS = {"host": None, "generic": ("generic", ()), "sdot": ("dotprod", ("dotprod",)),
-          "usdot": ("dotprod", ("dotprod", "i8mm"))}
+          "usdot": ("i8mm", ("dotprod", "i8mm"))}
 
 
 @pytest.fixture(params=LEVELS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -11,10 +12,16 @@ from numbers import Integral
 from pathlib import Path
 
 from octavo.errors import UsageError
+from octavo.io.macos import sysctl
 
 
 def cores() -> int:
-    """Cores that this process may use: those it may run on, and no more than its control groups' time is of."""
+    """Cores that this process may use: those it may run on, and no more than its control groups' time is of.
+
+    On a Mac those for performance: a step waits for its slowest thread.
+    """
+    if sys.platform == "darwin" and (found := sysctl("hw.perflevel0.physicalcpu")):
+        return found
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, quota())
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
-import os
 import sys
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
+
+FAR = 1 << 40
+"""Where Windows, which locks bytes and lets nobody read them, locks one: no file is as long."""
+LOCK_VIOLATION = 33
 
 
 def try_lock(fd: int) -> bool:
@@ -16,12 +22,23 @@ def try_lock(fd: int) -> bool:
     Raises OSError where the file system, or the operating system, knows no such locks.
     """
     if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        return _try_lock_byte(fd)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def _try_lock_byte(fd: int) -> bool:
+    kernel32 = ctypes.CDLL("kernel32", use_last_error=True)
+    handle = ctypes.c_void_p(msvcrt.get_osfhandle(fd))  # type: ignore[attr-defined, name-defined, unused-ignore]
+    if kernel32.LockFile(handle, FAR & 0xFFFFFFFF, FAR >> 32, 1, 0):
+        return True
+    error = ctypes.get_last_error()  # type: ignore[attr-defined, unused-ignore]
+    if error != LOCK_VIOLATION:
+        raise OSError(errno.ENOLCK, f"LockFile failed with {error}")
+    return False
 
 
 def locked_if_any(fd: int) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
+
+from octavo.io.macos import sysctl
 
 UNLIMITED = 1 << 62
 
@@ -24,8 +29,12 @@ class Room:
 def room(root: Path = Path("/")) -> Room | None:
     """What there is: the least of the machine's, that of each control group, and the limit of this address space.
 
-    None where the system does not tell: it is Linux that does, under `root`.
+    On macOS and Windows the machine's. None where the system does not tell; Linux does so under `root`.
     """
+    if sys.platform == "darwin":
+        return _on_macos()
+    if sys.platform == "win32":
+        return _on_windows()
     machine = _numbers(root / "proc/meminfo")
     if "MemAvailable" not in machine:
         return None
@@ -33,6 +42,34 @@ def room(root: Path = Path("/")) -> Room | None:
     free, swap = [r.free for r in rooms], [r.swap for r in rooms]
     memory = min(*free, addresses := _addresses(root))
     return Room(max(memory, 0), max(min(*swap, addresses - memory), 0))
+
+
+def _on_macos() -> Room | None:
+    """The share of memory that macOS calls free; its swap files grow with the disk."""
+    total, percent = sysctl("hw.memsize"), sysctl("kern.memorystatus_level")
+    if not total or percent is None:
+        return None
+    return Room(total * percent // 100, shutil.disk_usage("/").free)
+
+
+class _Windows(ctypes.Structure):
+    """MEMORYSTATUSEX of sysinfoapi.h."""
+
+    _fields_: ClassVar = [
+        ("dwLength", ctypes.c_uint32), ("dwMemoryLoad", ctypes.c_uint32),
+        *((f"ull{name}", ctypes.c_uint64) for name in (
+            "TotalPhys", "AvailPhys", "TotalPageFile", "AvailPageFile", "TotalVirtual", "AvailVirtual",
+            "AvailExtendedVirtual",
+        )),
+    ]
+
+
+def _on_windows() -> Room | None:
+    """Memory that is free, and what the page file lets be taken beyond it."""
+    found = _Windows(dwLength=ctypes.sizeof(_Windows))
+    if not ctypes.CDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(found)):
+        return None
+    return Room(found.ullAvailPhys, max(found.ullAvailPageFile - found.ullAvailPhys, 0))
 
 
 def _groups(root: Path) -> Iterator[Room]:

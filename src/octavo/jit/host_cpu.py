@@ -9,19 +9,33 @@ that matters: see docs/log.md, "A level of CPUs is its features, and the name of
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from functools import cache
 from typing import Any, Literal
 
-Level = Literal["avx512vnni", "avxvnni", "avx2", "x86-64", "dotprod", "generic"]
+from octavo.errors import BackendError
+from octavo.jit import arm_cpu
+
+Level = Literal["avx512vnni", "avxvnni", "avx2", "x86-64", "i8mm", "dotprod", "generic"]
 """The instructions that integer dot products use, best first; see `simd.dot4`."""
 
 V2 = frozenset("64bit cmov crc32 cx16 cx8 fxsr mmx popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3".split())
 V3 = V2 | frozenset("avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split())
 V4 = V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
 VNNI = V4 | {"avx512vnni"}
-FEATURES = (VNNI | {"amx-bf16", "amx-int8", "amx-tile", "avx512bf16"}, VNNI, V4, V3 | {"avxvnni"}, V3, V2)
+FEATURES = {
+    "amx": VNNI | {"amx-bf16", "amx-int8", "amx-tile", "avx512bf16"}, "avx512vnni": VNNI, "avx512": V4,
+    "avxvnni": V3 | {"avxvnni"}, "avx2": V3, "x86-64-v2": V2,
+}
 """LLVM's features of the levels of x86-64, best first: those of the psABI, and what dot products need."""
+NEON = frozenset({"fp-armv8", "neon"})
+ARM_FEATURES = {"i8mm": NEON | {"lse", "dotprod", "i8mm"}, "dotprod": NEON | {"lse", "dotprod"}, "neon": NEON}
+"""The same of 64-bit Arm."""
+ARM = "aarch64", "arm64"
+"""What LLVM's names of targets begin with there."""
+CHOSEN = "OCTAVO_CPU_LEVEL"
+"""The variable of the environment that names a lower level than the CPU's own."""
 
 
 def target_of(found: str) -> str | None:
@@ -32,16 +46,32 @@ def target_of(found: str) -> str | None:
     code is made for the very CPU there.
     """
     names, has = [f[1:] for f in found.split(",")], _on(found)
-    chosen = next((level for level in FEATURES if level <= has), None)
-    if chosen is None or _level_of(chosen) != _level_of(has):
+    asked = _asked_for(FEATURES, has)
+    chosen = asked or next((level for level in FEATURES.values() if level <= has), None)
+    if chosen is None or (not asked and _level_of(chosen) != _level_of(has)):
         return None
     return ",".join(f"{'+' if name in chosen else '-'}{name}" for name in sorted(names))
+
+
+def arm_target(has: frozenset[str]) -> str:
+    """The features to make code for on an Arm CPU with those of `has`: the best level's, or those asked for."""
+    chosen = _asked_for(ARM_FEATURES, has) or next(level for level in ARM_FEATURES.values() if level <= has)
+    return ",".join(f"+{name}" for name in sorted(chosen))
+
+
+def _asked_for(levels: dict[str, frozenset[str]], has: frozenset[str]) -> frozenset[str] | None:
+    """The features of the level that the environment names. Raises BackendError where the CPU has no such level."""
+    name = os.environ.get(CHOSEN)
+    allowed = [level for level, features in levels.items() if features <= has]
+    if name and name not in allowed:
+        raise BackendError(f"{CHOSEN}={name}: not a level of this CPU (allowed: {', '.join(allowed) or 'none'})")
+    return levels[name] if name else None
 
 
 @cache
 def codegen() -> Any:
     """What Numba generates code with: for the level of the host, unless NUMBA_CPU_NAME or NUMBA_CPU_FEATURES says what
-    for, or Numba has begun to compile for this very CPU."""
+    for, or Numba has begun to compile for this very CPU. Raises BackendError for a level that the host lacks."""
     import llvmlite.binding
     import numba
     from numba.core.codegen import get_host_cpu_features
@@ -50,8 +80,11 @@ def codegen() -> Any:
     config: Any = numba.config
     if config.CPU_NAME is None and config.CPU_FEATURES is None and "_toplevel_target_context" not in vars(cpu_target):
         llvmlite.binding.initialize_native_target()
-        if llvmlite.binding.get_process_triple().startswith("x86_64"):
+        triple = llvmlite.binding.get_process_triple()
+        if triple.startswith("x86_64"):
             config.CPU_FEATURES = target_of(get_host_cpu_features())  # type: ignore[no-untyped-call]
+        elif triple.startswith(ARM):
+            config.CPU_NAME, config.CPU_FEATURES = "generic", arm_target(arm_cpu.features())
     return cpu_target.target_context.codegen()
 
 
@@ -68,11 +101,19 @@ def _on(found: str) -> frozenset[str]:
 @cache
 def level() -> Level:
     """The best of the levels that the CPU has."""
-    triple = codegen().magic_tuple()[0]
     found = features()
-    if triple.startswith(("aarch64", "arm64")):
-        return "dotprod" if "dotprod" in found else "generic"
-    return _level_of(found) if triple.startswith("x86_64") else "generic"
+    if is_arm() and "dotprod" in found:
+        return "i8mm" if "i8mm" in found else "dotprod"
+    return _level_of(found) if _triple().startswith("x86_64") else "generic"
+
+
+def is_arm() -> bool:
+    """Whether code is made for 64-bit Arm."""
+    return _triple().startswith(ARM)
+
+
+def _triple() -> str:
+    return str(codegen().magic_tuple()[0])
 
 
 def _level_of(found: frozenset[str]) -> Level:
@@ -86,7 +127,17 @@ def _level_of(found: frozenset[str]) -> Level:
 
 def has_byte_shuffle() -> bool:
     """Whether a table of 16 bytes can be looked up with one instruction."""
-    return level() in ("avx512vnni", "avxvnni", "avx2", "dotprod")
+    return level() in ("avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod")
+
+
+def has_fma() -> bool:
+    """Whether a product and a sum are one instruction; every CPU has it but x86-64's without AVX2."""
+    return "fma" in features() or level() in ("i8mm", "dotprod", "generic")
+
+
+def has_f16() -> bool:
+    """Whether float16 is converted by an instruction: as `has_fma`."""
+    return "f16c" in features() or level() in ("i8mm", "dotprod", "generic")
 
 
 def products_of_16_bits(most: int) -> int:
@@ -100,7 +151,8 @@ def products_of_16_bits(most: int) -> int:
 def why_no_tiles() -> str:
     """Why kernels use no matrix tiles (AMX) here, "" if they do."""
     if not {"amx-tile", "amx-int8"} <= features() or level() != "avx512vnni":
-        return "code is not made for a CPU with AMX"
+        asked = os.environ.get(CHOSEN)
+        return f"{CHOSEN} is {asked}" if asked else "code is not made for a CPU with AMX"
     return "" if _has_permission() else "the system does not hand AMX's tiles out"
 
 
@@ -120,8 +172,4 @@ def described() -> str:
     """What kernels are compiled for, and why not for more, in a line."""
     if (why := why_no_tiles()) == "":
         return "avx512vnni with AMX's tiles"
-    return f"{level()}; no tiles: {why}" if _triple_is_x86() else level()
-
-
-def _triple_is_x86() -> bool:
-    return str(codegen().magic_tuple()[0]).startswith("x86_64")
+    return level() if is_arm() else f"{level()}; no tiles: {why}"

@@ -19,11 +19,12 @@ _FOLDER = re.compile("[0-9a-f]{16}")
 
 
 def cache_root() -> Path:
-    """$OCTAVO_CACHE, or octavo/ in the user's cache folder."""
+    """$OCTAVO_CACHE, or octavo/ in the user's cache folder: $XDG_CACHE_HOME, %LOCALAPPDATA% on Windows, or ~/.cache."""
     chosen = os.environ.get("OCTAVO_CACHE")
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    local = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None
+    base = os.environ.get("XDG_CACHE_HOME") or local or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "octavo"
 
 

@@ -100,7 +100,7 @@ class FunctionStore:
         if self._lock is not None:
             fd, path = self._lock
             self._lock = None
-            with suppress(OSError):
+            with suppress(OSError):  # Windows removes no open file
                 path.unlink()  # whoever waits for this lock looks for the function first
             os.close(fd)
 
@@ -147,11 +147,9 @@ def _save(path: Path, pickled: bytes) -> None:
 
 def _lock_of(path: Path) -> tuple[int, Path] | None:
     """The lock for compiling the function in a file, its descriptor and name; None where it is not available."""
-    if sys.platform == "win32":
-        return None
     name = path.with_suffix(".lock")
     try:
-        fd = os.open(name, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o666)
+        fd = os.open(name, os.O_CREAT | os.O_RDWR | getattr(os, "O_NONBLOCK", 0), 0o666)
     except OSError:
         return None
     try:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ from llvmlite import binding, ir
 from octavo.bench.cases import OpCase
 from octavo.jit import host_cpu, simd
 from octavo.jit.simd import codes, emit
-from tests.backends.cpu.levels import environment, machine_code, run_tests
+from tests.backends.cpu.levels import ROOT, environment, machine_code, run_tests
 from tests.backends.op_cases import CASES
 from tests.sampling import slow
 
@@ -122,11 +126,47 @@ def test_arm_code_uses_its_instructions(name: str, monkeypatch: pytest.MonkeyPat
     features, kind, wanted, unwanted = ARM[name]
     enabled = frozenset(f[1:] for f in features.split(","))
     monkeypatch.setattr(host_cpu, "features", lambda: enabled)
-    monkeypatch.setattr(host_cpu, "level", lambda: "dotprod" if "dotprod" in enabled else "generic")
+    monkeypatch.setattr(host_cpu, "level", lambda: next((n for n in ("i8mm", "dotprod") if n in enabled), "generic"))
     assembly = arm_assembly(kind, features)
     instructions = {line.split()[0] for line in assembly.splitlines() if line.startswith("\t") and line[1] != "."}
     assert set(wanted) <= {i.removesuffix("2") for i in instructions}
     assert not set(unwanted) & instructions
+
+
+@pytest.mark.parametrize(
+    ("level", "wanted", "unwanted"),
+    [("i8mm", {"usdot", "usmmla"}, {"sdot"}), slow(("dotprod", {"sdot"}, {"usdot", "usmmla"})),
+     slow(("neon", {"smull"}, {"sdot", "usdot", "usmmla"}))],
+)
+def test_arm_products_use_their_instructions(
+    level: str, wanted: set[str], unwanted: set[str], tmp_path: Path
+) -> None:
+    """Whole kernels, compiled here for Arm as they are for what runs under qemu."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_CPU")}
+    env |= {"OCTAVO_CACHE": str(tmp_path), "OCTAVO_CPU_LEVEL": level, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", ARM_PRODUCTS], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = {name.removesuffix("2") for name in json.loads(done.stdout)}
+    assert wanted <= found
+    assert not unwanted & found
+    assert "fmla" in found
+
+
+ARM_PRODUCTS = """
+import json, re
+from tests.arm.compiler import aim_at_arm
+aim_at_arm()
+from octavo.jit.prepare import prepare
+prepare()
+from octavo.backends.cpu.matmul.kernel import mul_mat_kernel
+from octavo.backends.cpu.weights.pack import smallest_layout
+from octavo.formats import by_name
+layout = smallest_layout(by_name("Q4_K"))
+text = "".join(mul_mat_kernel(layout, n).compiled._library.get_asm_str() for n in (1, 4))
+print(json.dumps(sorted(set(re.findall(r"^\\t([a-z][a-z0-9]*)", text, re.M)))))
+"""
 
 
 def arm_assembly(kind: str, features: str) -> str:

@@ -154,6 +154,6 @@ def shuffle(b, table, codes):
         wide = join_lanes(b, [table] * 2)
         halves = [call_llvm(b, "llvm.x86.avx2.pshuf.b", wide.type, wide, slice_lanes(b, codes, i, 32)) for i in (0, 32)]
         return join_lanes(b, halves)
-    assert level == "dotprod", "tables are decoded when weights are packed where there is no byte shuffle"
+    assert level in ("i8mm", "dotprod"), "tables are decoded when weights are packed where there is no byte shuffle"
     quarters = [slice_lanes(b, codes, i, 16) for i in range(0, 64, 16)]
     return join_lanes(b, [call_llvm(b, "llvm.aarch64.neon.tbl1.v16i8", table.type, table, q) for q in quarters])

@@ -57,6 +57,8 @@ def pause(ty):
     def gen(c, b, s, a):
         if host_cpu.level() in ("avx512vnni", "avxvnni", "avx2", "x86-64"):
             call_llvm(b, "llvm.x86.sse2.pause", VOID)
+        elif host_cpu.is_arm():  # Arm's `yield` does nothing on most cores
+            call_llvm(b, "llvm.aarch64.isb", VOID, ir.Constant(I32, 15))
         return c.get_dummy_value()
 
     return types.void(), gen

@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 from octavo.jit import host_cpu
 from octavo.jit.simd.emit import (
     F32,
+    I8,
     I32,
     V_F32,
     V_I16,
@@ -159,7 +160,13 @@ def _dots(b, begins, vectors, x, offset, run):
     run  as `host_cpu.products_of_16_bits` says
     """
     if not run:
-        for t, begin in enumerate(begins):
+        first = 0
+        if host_cpu.level() == "i8mm":
+            begins = list(begins)
+            first = len(begins) // 2 * 2
+            yield from _dots_of_pairs(b, begins[:first], vectors, x, offset)
+            begins = begins[first:]
+        for t, begin in enumerate(begins, first):
             yield _dot_token(b, begin, vectors, x, 32 * t + offset)
         return
     totals = list(begins)
@@ -174,6 +181,31 @@ def _dots(b, begins, vectors, x, offset, run):
         pairs = (pair_products(b, pair_sums, fill(V_I16, 1)) for pair_sums in sums)
         totals = [b.add(total, more) for total, more in zip(totals, pairs, strict=True)]
     yield from totals
+
+
+def _dots_of_pairs(b, begins, vectors, x, offset):
+    """`_dots` of an even number of tokens by products of matrices, 2 x 8 bytes with 8 x 2: usmmla.
+
+    A matrix of codes has two rows' words of two vectors; its result is, of two rows, the sums of a token and the next.
+    """
+    rows = [[fill(ir.VectorType(I32, 4), 0)] * 8 for _ in range(0, len(begins), 2)]  # of rows 2 i and 2 i + 1 each
+    for j in range(0, len(vectors), 2):
+        words = [b.bitcast(read(), V_I32) for read in vectors[j : j + 2]]
+        places = ([i, 16 + i, i + 1, 17 + i] for i in range(0, 16, 2))
+        pairs = [b.bitcast(_shuffled(b, *words, lanes), ir.VectorType(I8, 16)) for lanes in places]
+        for t, sums in enumerate(rows):
+            two = [load_at(b, x, ir.VectorType(I8, 8), 32 * (2 * t + i) + offset + 4 * j) for i in (0, 1)]
+            tokens = join_lanes(b, two)
+            for i, codes in enumerate(pairs):
+                sums[i] = call_llvm(b, "llvm.aarch64.neon.usmmla.v4i32.v16i8", sums[i].type, sums[i], codes, tokens)
+    for t, sums in enumerate(rows):
+        halves = [join_lanes(b, sums[i : i + 4]) for i in (0, 4)]
+        for token in (0, 1):
+            yield b.add(begins[2 * t + token], _shuffled(b, *halves, list(range(token, 32, 2))))
+
+
+def _shuffled(b, x, y, lanes):
+    return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 
 
 def in_order(b, vectors):
@@ -210,7 +242,7 @@ def dot4(b, acc, u8, s8):
         return call_llvm(b, "llvm.x86.avx512.vpdpbusd.512", V_I32, acc, b.bitcast(u8, V_I32), b.bitcast(s8, V_I32))
     if level == "avxvnni":
         return _by_parts_i32(b, "llvm.x86.avx512.vpdpbusd.256", 8, acc, u8, s8)
-    if level == "dotprod":
+    if level in ("i8mm", "dotprod"):
         return _dot4_arm(b, acc, u8, s8)
     even = [b.and_(b.bitcast(u8, V_I16), fill(V_I16, 255)), b.ashr(_shift16(b, s8), fill(V_I16, 8))]
     odd = [b.lshr(b.bitcast(u8, V_I16), fill(V_I16, 8)), b.ashr(b.bitcast(s8, V_I16), fill(V_I16, 8))]
@@ -245,7 +277,7 @@ def _by_parts_i32(b, name, lanes, acc, u8, s8):
 
 
 def _dot4_arm(b, acc, u8, s8):
-    mixed = "i8mm" in host_cpu.features()
+    mixed = host_cpu.level() == "i8mm"
     name = "usdot" if mixed else "sdot"
     parts = []
     for i in range(0, 16, 4):

@@ -116,14 +116,14 @@ def by_parts(b, name, result, lanes, *args):
 
 def multiply_add(b, x, y, z):
     """x * y + z: one rounding where the CPU has FMA, two where it lacks it (LLVM would call a library there)."""
-    if "fma" in host_cpu.features() or host_cpu.level() in ("dotprod", "generic"):
+    if host_cpu.has_fma():
         return call_llvm(b, "llvm.fma.v16f32", V_F32, x, y, z)
     return b.fadd(b.fmul(x, y, flags=AS_WRITTEN), z, flags=AS_WRITTEN)
 
 
 def widen_f16(b, half):
     """<16 x half> -> <16 x float>. Without F16C by hand: exponent moved by a multiplication, Inf and NaN kept."""
-    if "f16c" in host_cpu.features() or host_cpu.level() in ("dotprod", "generic"):
+    if host_cpu.has_f16():
         return b.fpext(half, V_F32)
     bits = b.zext(b.bitcast(half, ir.VectorType(I16, 16)), V_I32)
     sign = b.shl(b.and_(bits, fill(V_I32, 0x8000)), fill(V_I32, 16))
@@ -135,7 +135,7 @@ def widen_f16(b, half):
 
 
 def narrow_f16(b, value):
-    if "f16c" in host_cpu.features() or host_cpu.level() in ("dotprod", "generic"):
+    if host_cpu.has_f16():
         return b.fptrunc(value, ir.VectorType(F16, 16))
     bits = b.bitcast(value, V_I32)
     sign = b.and_(b.lshr(bits, fill(V_I32, 16)), fill(V_I32, 0x8000))

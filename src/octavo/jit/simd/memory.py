@@ -128,7 +128,7 @@ def load_f16(ty, address):
 
     def gen(c, b, s, a):
         half = load_at(b, a[0], F16)
-        if "f16c" in host_cpu.features() or host_cpu.level() in ("dotprod", "generic"):
+        if host_cpu.has_f16():
             return b.fpext(half, F32)
         return b.extract_element(widen_f16(b, repeat(b, half)), ir.Constant(I32, 0))
 

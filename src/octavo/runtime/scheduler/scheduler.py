@@ -312,7 +312,7 @@ class Scheduler:
                 n = next((at - done for at in request.state_checkpoints if done + 1 < at < done + n), n)
             if n:
                 yield request, n
-                room -= n
+                room = max(room - max(n, 2), 0)  # one is a reply: beside it prompts can't be padded by a single token
 
     def go_back(self) -> None:
         """After a step that was interrupted: let requests forget what may be computed, but has no token after it."""

@@ -127,6 +127,16 @@ def test_attention_of_many_single_tokens_in_order() -> None:
     torch.testing.assert_close(out.ordered, reordered(floats.half()), rtol=2e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("planar", [True, False])
+def test_attention_gives_no_floats_for_products_of_fp8_in_blocks(planar: bool) -> None:
+    c = Context(target())
+    raw = torch.zeros(activation_bytes(1, 128, "sm_90"), dtype=torch.uint8, device=c.target.device)
+    out = Activation(raw, 1, 128, both=True, always_halves=True, is_planar=planar)
+    q, pages = torch.zeros(1, 2, 64, device=c.target.device), torch.zeros(1, 1, dtype=torch.int32)
+    assert not quantizes(c, q, pages, out)
+    assert quantizes(replace(c, wanted=frozenset({"ordered"})), q, pages, out) != planar
+
+
 def test_attention_is_bound_once_where_no_product_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes: list[Node] = []
     launches = GpuBackend.launches

@@ -145,6 +145,8 @@ def test_models(arch: str, tokens: int, tmp_path: Path, monkeypatch: pytest.Monk
             counts.append(list(launches))
     assert np.isfinite(found[0]).all()
     np.testing.assert_allclose(found[0], found[1], atol=2e-2 * np.abs(found[1]).max())
+    if target().arch != "interpreter":  # has other kernels around them
+        return
     n = shape.n_layer
     assert counts[0].count("route_kernel") == n
     assert counts[0].count("sum_experts_norm_kernel") == n - 1

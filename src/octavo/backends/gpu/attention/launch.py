@@ -46,7 +46,8 @@ def decodes(q: torch.Tensor, starts: torch.Tensor, pages: torch.Tensor) -> int:
 def quantizes(c: Context, q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
     """Whether `attend` can give its result as `out` itself: one token a sequence, no padding to write, and no float16
     but those in order."""
-    if c.deterministic or (out.tokens > INT8_MAX_TOKENS and "plain" in c.wanted):
+    floats = not out.is_q8_1 or out.tokens > INT8_MAX_TOKENS
+    if c.deterministic or out.is_planar or (floats and "plain" in c.wanted):
         return False
     return out.k == out.kp and out.k // q.shape[1] % 32 == 0 and len(q) == len(pages)
 

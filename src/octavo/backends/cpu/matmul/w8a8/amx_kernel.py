@@ -6,7 +6,7 @@ Tile:
     task    PANELS x 16 rows, packed as `int8_kernel` packs them: a slice of K of each, in the L2
     x       4 tiles of 16 tokens at a time, from far caches once for all panels
     sums    4 tiles [16 tokens, 16 rows] int32, over a slice of K; a tile of weights is loaded once for the four
-Bound: loads of tiles from the L2, 5 kB for four products. Not measured.
+Bound: bytes of tiles from the L2, 5 kB for four products. Not measured.
 Tried: nothing else.
 Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`
 """

@@ -28,6 +28,8 @@ from octavo.graph.protocol import Call
 MOST_TOKENS = 32
 """Tokens of steps that are bound by launches; of more, programs that have a few rows of the router each read it too
 often."""
+FEW_EXPERTS, MOST_OF_MANY = 64, 4
+"""Experts up to which that holds; beside more, steps of up to 4 tokens: with 8 by 128 experts an H200 lost 13%."""
 MOST_RANKED = 256
 """Experts that are ranked each against all."""
 MOST_VALUES = 8192
@@ -80,10 +82,15 @@ class _Route:
         self.product, self.choice, self.count = product, choice, count
 
 
+def _pays(tokens: int, experts: int) -> bool:
+    """Whether a step is bound by its launches."""
+    return tokens <= min(MOST_TOKENS, MOST_TOKENS if experts <= FEW_EXPERTS else MOST_OF_MANY)
+
+
 def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequence[Node]]) -> _Route | None:
     """What of the nodes `after` a norm is its router's; None where that can't be fused with it."""
     source = b.inputs[0]
-    if b.node.quantizes or source.ndim != 2 or len(source) > MOST_TOKENS or padded(source.shape[1]) > MOST_VALUES:
+    if b.node.quantizes or source.ndim != 2 or padded(source.shape[1]) > MOST_VALUES:
         return None
     x, rest, count = b.node, list(after), 1
     if rest and rest[0].node.op == "quantize" and rest[0].node.inputs[0] is x and isinstance(rest[0].out, torch.Tensor):
@@ -95,6 +102,8 @@ def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequenc
     weight, _, *terms = rest[0].inputs
     alone = len(terms) == 0 or (len(terms) == 1 and terms[0].ndim == 1)
     if not isinstance(weight, FloatWeight) or weight.n * weight.k > MOST_RANKED * MOST_VALUES or not alone:
+        return None
+    if not _pays(len(source), weight.n):
         return None
     reads = [u for u in users[id(b.node)] if u.op.startswith("mul_mat_id")]
     if not reads:
@@ -167,7 +176,7 @@ def _launch(c: Context, b: BoundNode, route: _Route, normed: torch.Tensor | None
 
 def _is_summed(b: BoundNode, after: Sequence[BoundNode], outputs: set[int]) -> bool:
     """Whether the next node norms and quantizes what experts give."""
-    if not after or len(b.out) > MOST_TOKENS or id(after[0].node) in outputs:
+    if not after or not _pays(len(b.out), b.inputs[1].shape[1]) or id(after[0].node) in outputs:
         return False
     norm = after[0]
     if norm.node.op != "rms_norm" or norm.node.inputs[0] is not b.node or not isinstance(norm.out, Activation):

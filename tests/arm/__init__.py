@@ -1,0 +1,1 @@
+"""Tests of the CPU backend on 64-bit Arm, under qemu: `.ci/arm` prepares and starts them."""
