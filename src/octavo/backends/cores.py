@@ -12,6 +12,7 @@ from numbers import Integral
 from pathlib import Path
 
 from octavo.errors import UsageError
+from octavo.io.control_groups import control_groups
 from octavo.io.macos import sysctl
 
 
@@ -35,21 +36,12 @@ def quota(root: Path = Path("/")) -> int:
 
 def _quotas(root: Path) -> Iterator[float]:
     """The cores of each control group that limits them."""
-    with suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
-                continue
-            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-            group = top / path.lstrip("/")
-            for folder in (group, *group.parents):
-                with suppress(OSError, ValueError):  # "max", or not seen from here
-                    time, period = map(int, " ".join((folder / name).read_text() for name in names).split())
-                    if time > 0:  # -1: no limit
-                        yield time / period
-                if folder == top:
-                    break
+    for folder, is_second in control_groups("cpu", root):
+        names = ("cpu.max",) if is_second else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        with suppress(OSError, ValueError):  # "max", or not seen from here
+            time, period = map(int, " ".join((folder / name).read_text() for name in names).split())
+            if time > 0:  # -1: no limit
+                yield time / period
 
 
 def threads_of(threads: int | None) -> int:

@@ -8,11 +8,11 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from octavo.io.control_groups import control_groups
 from octavo.io.macos import sysctl
 
 UNLIMITED = 1 << 62
@@ -74,23 +74,12 @@ def _on_windows() -> Room | None:
 
 def _groups(root: Path) -> Iterator[Room]:
     """What each control group that this process is in has left, of either version."""
-    with suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "file")
-            elif "memory" in controllers.split(","):
-                top = root / "sys/fs/cgroup/memory"
-                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
-            else:
-                continue
-            group = top / path.lstrip("/")
-            for folder in (group, *group.parents):
-                found = _group(folder, *names)
-                if found is not None:
-                    yield found
-                if folder == top:
-                    break
+    first = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"
+    second = "memory.max", "memory.current", "file"
+    for folder, is_second in control_groups("memory", root):
+        found = _group(folder, *(second if is_second else first))
+        if found is not None:
+            yield found
 
 
 def _group(folder: Path, most: str, used: str, files: str) -> Room | None:

@@ -142,21 +142,27 @@ def test_settings(settings: dict[str, Any], one: Model, two: Model) -> None:
     assert ops.count("merge_candidates") == 3
 
 
+def asking(model: Any, begun: Event, errors: list[Exception]) -> Thread:
+    """A thread that makes a reply; `begun` is set at its first piece."""
+
+    def ask() -> None:
+        try:
+            for _ in model.generate("Count.", raw=True, ignore_eos=True, max_tokens=400, temperature=0.0):
+                begun.set()
+        except Exception as error:
+            errors.append(error)
+
+    thread = Thread(target=ask)
+    thread.start()
+    return thread
+
+
 def test_a_rank_that_is_killed_ends_all_replies() -> None:
     with load(max_sequences=4) as model:
         (follower,) = pids(model)
         begun, errors = Event(), list[Exception]()
 
-        def ask() -> None:
-            try:
-                for _ in model.generate("Count.", raw=True, ignore_eos=True, max_tokens=400, temperature=0.0):
-                    begun.set()
-            except Exception as error:
-                errors.append(error)
-
-        threads = [Thread(target=ask) for _ in range(4)]
-        for thread in threads:
-            thread.start()
+        threads = [asking(model, begun, errors) for _ in range(4)]
         assert begun.wait(HANG_S)
         os.kill(follower, signal.SIGKILL)
         start = time.monotonic()
@@ -176,15 +182,7 @@ def test_a_model_that_another_thread_closes() -> None:
     begun, errors = Event(), list[Exception]()
     model = load()
 
-    def ask() -> None:
-        try:
-            for _ in model.generate("Count.", raw=True, ignore_eos=True, max_tokens=400, temperature=0.0):
-                begun.set()
-        except Exception as error:
-            errors.append(error)
-
-    thread = Thread(target=ask)
-    thread.start()
+    thread = asking(model, begun, errors)
     assert begun.wait(HANG_S)
     model.close()
     thread.join(HANG_S)

@@ -113,10 +113,8 @@ def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[t
     if not all(isinstance(w, QuantWeight) for w in weights):
         return []
     both = cast("Sequence[QuantWeight]", weights)
-    if x.tokens <= MATVEC_MAX_TOKENS and not x.is_q8_1:
-        return []
     if x.tokens <= MATVEC_MAX_TOKENS:
-        return _matvec_pair(c, both, x, outs)
+        return _matvec_pair(c, both, x, outs) if x.is_q8_1 else []
     one, other = ((w.layout, w.n, w.kp) for w in both)
     pair = dispatch.w4a16_pair(one, other, x.tokens, c.target.arch)
     if pair is None or not x.both:

@@ -15,8 +15,6 @@ from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
     HopperShape,
     MultiCtaShape,
     becomes_float16,
-    is_e2m1,
-    is_float8,
     stage_bytes,
 )
 from octavo.backends.gpu.weights.layout import UNIT
@@ -108,8 +106,7 @@ class ExpertsHopperShape(HopperShape):
     def of(cls, p: Product, *numbers: int) -> ExpertsHopperShape | None:
         """None where rows of scales, of all experts side by side, do not begin at whole 16 bytes: the copy engine stops
         a kernel there, as an illegal instruction."""
-        known = any(known(p.layout, p.arch) for known in (becomes_float16, is_e2m1, is_float8))
-        if p.n % 4 or not known or not gluon.usable("experts"):
+        if p.n % 4 or not becomes_float16(p.layout, p.arch) or not gluon.usable("experts"):
             return None
         block_m, block_n, stages, warps = numbers
         fewer = p.layout.bits == 8 and block_m < 128
@@ -140,8 +137,8 @@ class ExpertsGroupedShape(MultiCtaShape):
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsGroupedShape | None:
         """None where rows of scales do not begin at whole 16 bytes, as for `ExpertsHopperShape`."""
-        known = becomes_float16(p.layout, p.arch) or is_e2m1(p.layout, p.arch)
-        if p.n % 4 or p.layout.bits == 8 or not known or not gluon.usable("experts_grouped"):
+        known = p.layout.bits != 8 and becomes_float16(p.layout, p.arch)
+        if p.n % 4 or not known or not gluon.usable("experts_grouped"):
             return None
         block_m, block_n, most, resident, depth, producer = numbers
         most = min(most, STEP_BYTES // (resident * depth * stage_bytes(p.layout, block_m, block_n)))

@@ -35,20 +35,19 @@ def min_tokens(layout: PlaneLayout) -> int:
 
 
 def becomes_float16(layout: PlaneLayout, arch: str) -> bool:
-    """Whether kernels in Gluon make codes of a layout float16 in registers; minima of 8 bits are too large for it."""
-    plain = not layout.folds_rows and not layout.offset and layout.bits in (4, 6, 8)
-    large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
-    return arch == "sm_90" and plain and not large
+    """Whether kernels in Gluon make codes of a layout float16 in registers.
 
-
-def is_float8(layout: PlaneLayout, arch: str) -> bool:
-    """Whether `e4m3_ptx` makes codes of a layout float16, a group's scale rounded to 11 bits."""
-    return arch == "sm_90" and layout.float8
-
-
-def is_e2m1(layout: PlaneLayout, arch: str) -> bool:
-    """Whether `e2m1_ptx` makes codes of a layout float16: float32 scales would be rounded."""
-    return arch == "sm_90" and layout.table == E2M1_VALUES and layout.scale != "f32"
+    Of e4m3 numbers a group's scale is rounded to 11 bits; of e2m1 numbers float32 scales would be rounded; minima of
+    integers of 8 bits are too large for float16.
+    """
+    if layout.float8:
+        known = True
+    elif layout.folds_rows:
+        known = layout.table == E2M1_VALUES and layout.scale != "f32"
+    else:
+        large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
+        known = not layout.offset and layout.bits in (4, 6, 8) and not large
+    return arch == "sm_90" and known
 
 
 def stage_bytes(layout: PlaneLayout, block_m: int, block_n: int) -> int:
@@ -63,8 +62,7 @@ def stages(layout: PlaneLayout, block_m: int, block_n: int, most: int) -> int:
 
 
 def _computes(p: Product, name: gluon.Name) -> bool:
-    known = any(known(p.layout, p.arch) for known in (becomes_float16, is_e2m1, is_float8))
-    usable = known and gluon.usable("w4a16") and gluon.usable(name)
+    usable = becomes_float16(p.layout, p.arch) and gluon.usable("w4a16") and gluon.usable(name)
     return p.tokens >= min_tokens(p.layout) and usable
 
 
