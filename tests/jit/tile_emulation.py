@@ -13,7 +13,7 @@ from numba.core import cgutils
 
 from octavo.jit import host_cpu
 from octavo.jit.simd import amx
-from octavo.jit.simd.emit import I8, I16, I32, I64, load_at, store_at
+from octavo.jit.simd.emit import AS_WRITTEN, F32, I8, I16, I32, I64, call_llvm, load_at, store_at
 
 TILE_BYTES, ROW_BYTES = 1024, 64
 ROW_SIZES, ROWS = 16, 48
@@ -40,6 +40,8 @@ def instruction(b: Any, name: str, tiles: tuple[int, ...], *values: Any) -> None
             store_at(b, to, load_at(b, source, I8))
 
         _each(b, b.load(config), memory, tiles[0], move)
+    elif name == "tdpbf16ps":
+        _dot_bf16(b, b.load(config), memory, tiles)
     else:
         _dot(b, b.load(config), memory, tiles, {"tdpbssd": b.sext, "tdpbsud": b.zext}[name])
 
@@ -82,6 +84,29 @@ def _dot(b: Any, config: Any, memory: Any, tiles: tuple[int, ...], extend: Any) 
             product = b.mul(b.sext(load_at(b, x, I8, i), I32), extend(load_at(b, w, I8, i), I32))
             total = b.add(total, product)
         store_at(b, at, total)
+
+
+def _dot_bf16(b: Any, config: Any, memory: Any, tiles: tuple[int, ...]) -> None:
+    """sums [m, n] += (the sum of tokens [m, 2 k] * weights [k, 2 n]) + (that of their odd ones), each fused, in order."""
+    line, four = ir.Constant(I64, 64), ir.Constant(I64, 4)
+    sums, tokens, weights = (b.add(memory, ir.Constant(I64, tile * TILE_BYTES)) for tile in tiles)
+    rows, row_bytes = _shape(b, config, tiles[0])
+    depth, each = _shape(b, config, tiles[2])[0], cgutils.for_range
+    with b.goto_entry_block():
+        parts = [b.alloca(F32) for _ in range(2)]
+    with each(b, rows) as m, each(b, b.udiv(row_bytes, four)) as n:
+        at = b.add(sums, b.add(b.mul(m.index, line), b.mul(n.index, four)))
+        for part in parts:
+            b.store(ir.Constant(F32, 0.0), part)
+        with each(b, depth) as k:
+            x = b.add(tokens, b.add(b.mul(m.index, line), b.mul(k.index, four)))
+            w = b.add(weights, b.add(b.mul(k.index, line), b.mul(n.index, four)))
+            for i, part in enumerate(parts):
+                factors = [b.shl(b.zext(load_at(b, y, I16, 2 * i), I32), ir.Constant(I32, 16)) for y in (x, w)]
+                values = [b.bitcast(y, F32) for y in factors]
+                b.store(call_llvm(b, "llvm.fma.f32", F32, *values, b.load(part)), part)
+        total = b.fadd(*(b.load(part) for part in parts), flags=AS_WRITTEN)
+        store_at(b, at, b.fadd(load_at(b, at, F32), total, flags=AS_WRITTEN))
 
 
 def pytest_configure() -> None:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from octavo import ops
+from octavo.backends.cpu.matmul import amx_kernel
 from octavo.backends.cpu.matmul.stored_weight import StoredWeight
-from octavo.formats import by_name, quantize_reference
+from octavo.formats import by_name, dequantize, quantize_reference
+from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.jit import host_cpu
 
@@ -26,6 +28,11 @@ def both(product: Callable[[], AnyArray], monkeypatch: pytest.MonkeyPatch) -> tu
     found = product()
     monkeypatch.setattr(host_cpu, "why_no_tiles", lambda: "switched off")
     return found, product()
+
+
+@pytest.fixture(autouse=True)
+def tiles_for_any_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amx_kernel, "MIN_TILES", 1)
 
 
 @pytest.mark.parametrize(("name", "size"), [
@@ -55,6 +62,32 @@ def test_int8(m: int, n: int, k: int) -> None:
     exact = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.float32)
     found = ops.int8_gemm(a, b, scale_a, scale_b)
     np.testing.assert_allclose(found, exact * scale_a[:, None] * scale_b, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "sizes", "most"), [
+    ("BF16", [(16, 37, 96), (33, 1040, 80), (529, 40, 530), (3, 20, 33)], 5e-6),
+    ("F16", [(16, 37, 96), (35, 1030, 48), (5, 20, 33)], 1e-9),
+    ("FP8_128", [(16, 37, 256), (33, 1040, 128)], 5e-6),
+])
+def test_floats(name: str, sizes: list[tuple[int, int, int]], most: float) -> None:
+    """Of any number of tokens, each with the numbers that it has alone."""
+    assert host_cpu.has_tiles()
+    for m, n, k in sizes:
+        tensor, x = quantize_reference(drawn(n, k), row_named(name)), drawn(m, k)
+        weight = StoredWeight(tensor)
+        found, expected = weight.product(x), x.astype(np.float64) @ dequantize(tensor).astype(np.float64).T
+        assert ((found - expected) ** 2).mean() < most * (expected**2).mean()
+        np.testing.assert_array_equal(weight.product(x[m // 2 :][:1]), found[m // 2 :][:1])
+        np.testing.assert_array_equal(weight.product(x[-3:]), found[-3:])
+
+
+def test_numbers_that_are_none() -> None:
+    """NaN and infinity of weights stay, with any payload, and no row but theirs has them."""
+    for name, odd in (("F16", 0x7FFF), ("F16", 0xFC00), ("BF16", 0x7FFF), ("BF16", 0xFFFF)):
+        tensor = quantize_reference(drawn(20, 64), by_name(name))
+        tensor.data.view(np.uint16)[3, 5] = odd
+        found = StoredWeight(tensor).product(drawn(17, 64))
+        assert (np.isfinite(found) == (np.arange(20) != 3)).all(), (name, odd)
 
 
 def stored(name: str, n: int, k: int) -> StoredWeight:

@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.jit.simd.emit import I8, VOID, call_llvm, literal, pointer_at
+from octavo.jit.simd.emit import I8, VOID, call_llvm, i64, literal, pointer_at
 
 SUMS, TOKENS, WEIGHTS = (0, 1, 2, 3), (4, 5), (6, 7)
 """Numbers of tiles."""
@@ -95,7 +95,7 @@ def _memory_op(name, what):
 load, store = _memory_op("tileloadd64", "Load"), _memory_op("tilestored64", "Store")
 
 
-def _dot_op(name, what):
+def _dot_op(name, doc):
     @intrinsic(prefer_literal=True)
     def dot(ty, sums, tokens, weights):
         numbers = tuple(map(literal, (sums, tokens, weights)))
@@ -106,8 +106,79 @@ def _dot_op(name, what):
 
         return types.void(sums, tokens, weights), gen
 
-    dot.__doc__ = f"""Add the dot products of a tile of signed bytes and one of {what} bytes to a tile of int32."""
+    dot.__doc__ = f"""Add the dot products of {doc}."""
     return dot
 
 
-dot_signed, dot_unsigned = _dot_op("tdpbssd", "signed"), _dot_op("tdpbsud", "unsigned")
+SIGNED, UNSIGNED, BF16 = "tdpbssd", "tdpbsud", "tdpbf16ps"
+dot_signed = _dot_op(SIGNED, "a tile of signed bytes and one of signed bytes to a tile of int32")
+dot_unsigned = _dot_op(UNSIGNED, "a tile of signed bytes and one of unsigned bytes to a tile of int32")
+
+
+def _square(tokens, panels):
+    """Tiles of tokens and of weights, two of each at most, and for each pair its sums' tile."""
+    m, n = literal(tokens), literal(panels)
+    return m, n, [(i, j, SUMS[i * n + j]) for i in range(m) for j in range(n)]
+
+
+def _move_sums(b, name, sums, stride, square):
+    for i, j, tile in square:
+        at = b.add(b.add(sums, b.mul(stride, i64(j))), i64(1024 * i))
+        instruction(b, name, (tile,), pointer_at(b, at, I8), i64(64))
+
+
+@intrinsic(prefer_literal=True)
+def begin_sums(ty, sums, stride, afresh, tokens, panels):
+    """Make the sums' tiles of `tokens` times `panels` (constants, 1 or 2) 0 if `afresh`, else what lies at `sums`: a
+    panel's one after the other, and `stride` bytes from one panel's to the next one's."""
+    _, _, square = _square(tokens, panels)
+
+    def gen(c, b, s, a):
+        with b.if_else(c.is_true(b, s.args[2], a[2])) as (then, otherwise):
+            with then:
+                for *_, tile in square:
+                    instruction(b, "tilezero", (tile,))
+            with otherwise:
+                _move_sums(b, "tileloadd64", a[0], a[1], square)
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, afresh, tokens, panels), gen
+
+
+@intrinsic(prefer_literal=True)
+def end_sums(ty, sums, stride, tokens, panels):
+    """Store what `begin_sums` has begun."""
+    _, _, square = _square(tokens, panels)
+
+    def gen(c, b, s, a):
+        _move_sums(b, "tilestored64", a[0], a[1], square)
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, tokens, panels), gen
+
+
+def add_products(name):
+    """A function that adds the products of tiles of tokens, `x_stride` bytes apart from x on, and of weights.
+
+    Each tile is loaded once, and two of each make four products: a byte from the cache is used 32 times.
+    """
+
+    @intrinsic(prefer_literal=True)
+    def products(ty, x, x_stride, w, w_stride, tokens, panels):
+        m, n, square = _square(tokens, panels)
+
+        def gen(c, b, s, a):
+            for first, tiles, count in ((0, TOKENS, m), (2, WEIGHTS, n)):
+                for i in range(count):
+                    address = b.add(a[first], a[first + 1]) if i else a[first]
+                    instruction(b, "tileloadd64", (tiles[i],), pointer_at(b, address, I8), i64(64))
+            for i, j, tile in square:
+                instruction(b, name, (tile, TOKENS[i], WEIGHTS[j]))
+            return c.get_dummy_value()
+
+        return types.void(*[types.intp] * 4, tokens, panels), gen
+
+    return products
+
+
+add_bf16, add_unsigned = add_products(BF16), add_products(UNSIGNED)

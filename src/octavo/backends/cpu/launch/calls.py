@@ -34,7 +34,7 @@ def tiles_of(weight: Weight) -> tuple[int, ...]:
 def product_kernel(weight: Weight, n: int, tiles: int = 1) -> Any:
     """The kernel of products for `tiles` tiles of n tokens."""
     if isinstance(weight, TiledWeight):
-        if n == amx_mul_mat.N and host_cpu.has_tiles():
+        if amx_mul_mat.pays(weight.layout, n, tiles) and host_cpu.has_tiles():
             return amx_mul_mat.amx_mul_mat_kernel(weight.layout)
         if mul_mat.stages(n, tiles):
             return mul_mat.staged_mul_mat_kernel(weight.layout, n)

@@ -50,11 +50,19 @@ PIECE = 1024
 TOKENS = 512
 """Tokens whose sums are kept at a time."""
 
+MIN_TILES = 8
+"""From this number of tiles on, unpacking codes to memory pays."""
+
 DOT_BYTES = N * ROW_BYTES
 """Bytes of a tile of int32."""
 
 CODE_BYTES = ROWS * STEP
 """Bytes of a block's codes."""
+
+
+def pays(layout: TiledLayout, n: int, tiles: int) -> bool:
+    """Whether this is faster than `kernel` for `tiles` tiles of n tokens, where the host has matrix tiles."""
+    return n == N and tiles >= MIN_TILES and layout.groups == 1
 
 
 @kernels(PRODUCT, long=True)

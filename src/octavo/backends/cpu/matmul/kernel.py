@@ -136,7 +136,7 @@ def _add_super(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
     at, groups, blocks = Places(layout, n), layout.groups, layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales = at.block, at.block_bytes, at.x_bytes, at.x_scales
     codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), super_scales(layout), super_minima(layout)
-    group_scale, group_bias = _group_scale(layout), _group_bias(layout)
+    group_scale, group_bias = scale_of_group(layout), bias_of_group(layout)
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
@@ -281,7 +281,7 @@ def _unpack_super(layout: TiledLayout, n: int) -> Any:
 def store_group_scales(layout: TiledLayout) -> Any:
     """A function (memory, super-block, block, d, less) that stores the scales and minima of a block's groups."""
     groups, has_min = layout.groups, layout.minima is not None
-    group_scale, group_bias = _group_scale(layout), _group_bias(layout)
+    group_scale, group_bias = scale_of_group(layout), bias_of_group(layout)
 
     def store_scales(memory, w, block, d, less):
         for group in range(groups):
@@ -334,7 +334,7 @@ def super_minima(layout: TiledLayout) -> Any:
     return inner(bias_of, layout, inline="always")
 
 
-def _group_scale(layout: TiledLayout) -> Any:
+def scale_of_group(layout: TiledLayout) -> Any:
     """A function (super-block, block, d of its first set, group) -> the scales of a group of the block."""
     two_level, scale_of = layout.two_level, super_scales(layout)
     scaled = small_scales(layout)
@@ -347,7 +347,7 @@ def _group_scale(layout: TiledLayout) -> Any:
     return inner(group_scale, layout, inline="always")
 
 
-def _group_bias(layout: TiledLayout) -> Any:
+def bias_of_group(layout: TiledLayout) -> Any:
     """A function (super-block, block, bias of its first set, group) -> the bias of a group of the block."""
     two_level, has_min, bias_of = layout.two_level, layout.minima is not None, super_minima(layout)
     at = Places(layout, 1).small_minima

@@ -7,21 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.launch.calls import Weight, product_kernel, stride, tiles_of, weight_arguments
+from octavo.backends.cpu.launch.calls import Weight, product_kernel, stride, tiles_of, weight_arguments, x_stride
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
+from octavo.backends.cpu.matmul import amx_float_kernel as amx_float
+from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.tasks import TERM
 from octavo.backends.cpu.matmul.w8a8.row_scales import TiledRowWeight, row_product
+from octavo.backends.cpu.weights.layout import STEP
 from octavo.backends.cpu.weights.pack import TiledWeight
 from octavo.formats.spec import AnyArray
+from octavo.jit import host_cpu
+from octavo.jit.compile import Kernel
 from octavo.jit.program import KernelCall, address
 
 
 def product(
-    weight: Weight | TiledRowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory
+    weight: Weight | TiledRowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory,
+    source: object = None,
 ) -> list[KernelCall]:
-    """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, a chain of tails for the rest."""
+    """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, a chain of tails for the rest.
+
+    Products of a plan with the same `source`, what x is computed by, share what is made of x.
+    """
     if isinstance(weight, TiledRowWeight):
         return row_product(weight, x, y, terms, shared)
+    if takes_tiles(weight):
+        return tile_product(weight, x, y, terms, shared, source)
     sizes, left = [], len(y)
     for n in tiles_of(weight):
         count, left = divmod(left, n)
@@ -43,10 +54,7 @@ def _tile_call(
     if not isinstance(weight, TiledWeight):
         assert x.dtype == np.float32
         shape["x_stride"] = stride(x)
-    added = np.zeros(len(terms), TERM.dtype)
-    for i, term in enumerate(terms):
-        of_token = stride(term) if term.ndim == 2 else 0
-        added[i] = address(term) + first * of_token, of_token
+    added = _records(terms, first)
     return KernelCall(
         product_kernel(weight, n, tiles), -(-weight.n // 16), (weight, x, y, terms, tail),
         weights=weight.data, **shape,
@@ -54,3 +62,62 @@ def _tile_call(
         terms=added, term_count=len(terms),
         tail=tail or 0, tail_arguments=tail.args if tail else 0,
     )
+
+
+def _records(terms: Sequence[AnyArray], first: int) -> AnyArray:
+    """`TERM` of terms from token `first` on."""
+    added = np.zeros(len(terms), TERM.dtype)
+    for i, term in enumerate(terms):
+        of_token = stride(term) if term.ndim == 2 else 0
+        added[i] = address(term) + first * of_token, of_token
+    return added
+
+
+def takes_tiles(weight: Weight) -> bool:
+    """Whether matrix tiles make a weight's products in bfloat16."""
+    if isinstance(weight, TiledWeight):
+        return False
+    return weight.kind != "f32" and weight.group % STEP == 0 and host_cpu.has_tiles()
+
+
+def tile_product(
+    weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory, source: object
+) -> list[KernelCall]:
+    """The product by matrix tiles in bfloat16, for all tokens, and before it x so, if the plan has not made it yet."""
+    shape, kernel = weight_arguments(weight), _tile_kernel(weight)
+    tiles, before = _rounded_tokens(weight, x, len(y), shared, source)
+    call = KernelCall(
+        kernel, -(-weight.n // 16), (weight, y, terms),
+        weights=weight.data, rows=weight.n, k=weight.k, x=tiles, y=y, y_stride=stride(y), tokens=len(y),
+        terms=_records(terms, 0), term_count=len(terms), table=shape["table"], scales=shape["scales"],
+    )
+    return [*before, call]
+
+
+def _tile_kernel(weight: Weight) -> Kernel:
+    made: Kernel = (
+        amx_float.block_product_kernel(weight.layout) if isinstance(weight, TiledWeight)
+        else amx_float.float_product_kernel(weight.kind, weight.group)
+    )
+    return made
+
+
+def _rounded_tokens(
+    weight: Weight, x: AnyArray, tokens: int, shared: PlanMemory, source: object
+) -> tuple[AnyArray, list[KernelCall]]:
+    """Memory for tiles of x, float32 [T, k] or blocks of 8 bits, and the call that makes them."""
+    blocks = isinstance(weight, TiledWeight)
+    parts = 1 if isinstance(weight, TiledWeight) else amx_float.parts_of(weight.kind)
+    count, steps = -(-tokens // amx_float.N), -(-weight.k // STEP)
+    size = count * steps * parts * amx_float.TILE_BYTES
+    memory = shared.memory(("tiles", tokens), (size + 64,), np.uint8)
+    tiles = memory[-memory.ctypes.data % 64 :][:size]
+    if shared.holds(memory, source, parts) and source is not None:
+        return tiles, []
+    tiles[...] = 0  # where the last tile has no tokens, it stays so
+    chunks = max(1, min(steps // quantize.CHUNK, -(-quantize.CHUNK // count)))
+    call = KernelCall(
+        amx_float.block_tokens_kernel() if blocks else amx_float.tokens_kernel(parts), count * chunks, (x, memory),
+        out=tiles, x=x, x_stride=x_stride(weight) if blocks else stride(x), tokens=tokens, k=weight.k, chunks=chunks,
+    )
+    return tiles, [call]

@@ -1,0 +1,83 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
+"""What products that sum in matrix tiles (AMX) have in common: tiles of tokens times panels of weights, over a slice.
+
+    panel    16 rows x a slice of K: in the L2, each read for two tiles of tokens at once
+    x        two tiles of 16 tokens, a slice of each: in the L1 for all panels
+    sums     2 x 2 tiles; in memory [panel, tile] from slice to slice
+
+Two tiles of each factor are loaded for four products, which take twice as long as that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.jit.compile import inner
+from octavo.jit.simd import amx
+
+N = 16
+"""Tokens of a tile, and rows of a panel."""
+
+TILE_BYTES = 1024
+
+STEPS = 16
+"""Tiles of K of a slice: those of two tiles of tokens and as much of a panel are in the L1."""
+
+PANELS, WIDE_ROWS = 4, 1024
+"""Panels that a task makes, so that activations come from far caches a quarter as often; and the rows of a weight that
+gives enough such tasks for all threads. Every PANELS-th task makes those of the ones after it."""
+
+TILES = 32
+"""Tiles of tokens whose sums are kept at a time."""
+
+PANEL_SUMS = (TILES + 1) * TILE_BYTES
+"""Bytes from one panel's sums to the next one's: room for a tile's worth of tokens that are summed otherwise."""
+
+
+def sweep(add: Any, parts: int = 1) -> Any:
+    """A function (sums, x, x_stride, tiles, w, w_stride, panels, steps, afresh) that adds products to sums.
+
+    x         tiles of tokens, `x_stride` bytes apart, each `steps` times `parts` tiles of K; w the same of panels
+    afresh    whether sums begin at 0, and not with what lies there
+
+    `add` is one of `amx.add_products`. Of two parts, the upper and the lower halves of numbers, three products of four
+    are added. Tiles are of the function that calls this, which it is part of.
+    """
+    both_tiles, both_panels = 2 * TILE_BYTES, 2 * PANEL_SUMS
+    four, two_panels, two_tiles, one = (_square(add, m, p, parts) for m, p in ((2, 2), (1, 2), (2, 1), (1, 1)))
+
+    def sweep(sums, x, x_stride, tiles, w, w_stride, panels, steps, afresh):
+        for tile in range(0, tiles, 2):
+            place, weights = sums, w
+            for panel in range(0, panels, 2):
+                if tile + 1 < tiles and panel + 1 < panels:
+                    four(place, x, x_stride, weights, w_stride, steps, afresh)
+                elif tile + 1 < tiles:
+                    two_tiles(place, x, x_stride, weights, w_stride, steps, afresh)
+                elif panel + 1 < panels:
+                    two_panels(place, x, x_stride, weights, w_stride, steps, afresh)
+                else:
+                    one(place, x, x_stride, weights, w_stride, steps, afresh)
+                place += both_panels
+                weights += 2 * w_stride
+            x += 2 * x_stride
+            sums += both_tiles
+
+    return inner(sweep, parts, inline="always")
+
+
+def _square(add: Any, tiles: int, panels: int, parts: int) -> Any:
+    """`sweep` for one or two tiles of tokens, and one or two panels."""
+    step_bytes, rest, split, panel_sums = parts * TILE_BYTES, TILE_BYTES, parts == 2, PANEL_SUMS
+
+    def square(sums, x, x_stride, w, w_stride, steps, afresh):
+        amx.begin_sums(sums, panel_sums, afresh, tiles, panels)
+        for step in range(steps):
+            at, weights = x + step * step_bytes, w + step * step_bytes
+            add(at, x_stride, weights, w_stride, tiles, panels)
+            if split:
+                add(at, x_stride, weights + rest, w_stride, tiles, panels)
+                add(at + rest, x_stride, weights, w_stride, tiles, panels)
+        amx.end_sums(sums, panel_sums, tiles, panels)
+
+    return inner(square, tiles, panels, parts, inline="always")
