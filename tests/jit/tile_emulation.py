@@ -87,7 +87,7 @@ def _dot(b: Any, config: Any, memory: Any, tiles: tuple[int, ...], extend: Any) 
 
 
 def _dot_bf16(b: Any, config: Any, memory: Any, tiles: tuple[int, ...]) -> None:
-    """sums [m, n] += (the sum of tokens [m, 2 k] * weights [k, 2 n]) + (that of their odd ones), each fused, in order."""
+    """sums [m, n] += sum of tokens [m, 2 k] * weights [k, 2 n] + sum of their odd ones, each fused, in order."""
     line, four = ir.Constant(I64, 64), ir.Constant(I64, 4)
     sums, tokens, weights = (b.add(memory, ir.Constant(I64, tile * TILE_BYTES)) for tile in tiles)
     rows, row_bytes = _shape(b, config, tiles[0])

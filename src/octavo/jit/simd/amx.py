@@ -121,40 +121,44 @@ def _square(tokens, panels):
     return m, n, [(i, j, SUMS[i * n + j]) for i in range(m) for j in range(n)]
 
 
-def _move_sums(b, name, sums, stride, square):
+def _move_sums(b, name, sums, places, square):
+    of_tile, of_panel, row_bytes = map(literal, places)
     for i, j, tile in square:
-        at = b.add(b.add(sums, b.mul(stride, i64(j))), i64(1024 * i))
-        instruction(b, name, (tile,), pointer_at(b, at, I8), i64(64))
+        at = pointer_at(b, sums, I8, i * of_tile + j * of_panel)
+        instruction(b, name, (tile,), at, i64(row_bytes))
 
 
 @intrinsic(prefer_literal=True)
-def begin_sums(ty, sums, stride, afresh, tokens, panels):
-    """Make the sums' tiles of `tokens` times `panels` (constants, 1 or 2) 0 if `afresh`, else what lies at `sums`: a
-    panel's one after the other, and `stride` bytes from one panel's to the next one's."""
+def begin_sums(ty, sums, of_tile, of_panel, row_bytes, afresh, tokens, panels):
+    """Make the sums' tiles of `tokens` times `panels` (constants, 1 or 2) 0 if `afresh`, else what lies at `sums`.
+
+    of_tile, of_panel  constants: bytes from one tile's sums to the next one's, and from one panel's to the next one's
+    row_bytes          from a row of sums to the next one
+    """
     _, _, square = _square(tokens, panels)
 
     def gen(c, b, s, a):
-        with b.if_else(c.is_true(b, s.args[2], a[2])) as (then, otherwise):
+        with b.if_else(c.is_true(b, s.args[4], a[4])) as (then, otherwise):
             with then:
                 for *_, tile in square:
                     instruction(b, "tilezero", (tile,))
             with otherwise:
-                _move_sums(b, "tileloadd64", a[0], a[1], square)
+                _move_sums(b, "tileloadd64", a[0], (of_tile, of_panel, row_bytes), square)
         return c.get_dummy_value()
 
-    return types.void(types.intp, types.intp, afresh, tokens, panels), gen
+    return types.void(types.intp, of_tile, of_panel, row_bytes, afresh, tokens, panels), gen
 
 
 @intrinsic(prefer_literal=True)
-def end_sums(ty, sums, stride, tokens, panels):
+def end_sums(ty, sums, of_tile, of_panel, row_bytes, tokens, panels):
     """Store what `begin_sums` has begun."""
     _, _, square = _square(tokens, panels)
 
     def gen(c, b, s, a):
-        _move_sums(b, "tilestored64", a[0], a[1], square)
+        _move_sums(b, "tilestored64", a[0], (of_tile, of_panel, row_bytes), square)
         return c.get_dummy_value()
 
-    return types.void(types.intp, types.intp, tokens, panels), gen
+    return types.void(types.intp, of_tile, of_panel, row_bytes, tokens, panels), gen
 
 
 def add_products(name):

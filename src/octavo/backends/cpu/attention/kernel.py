@@ -103,7 +103,7 @@ def scale_of(scales, head):
 @kernels(ATTENTION, long=True)
 def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, sloped: bool = False) -> Any:
     """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
-    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False, sloped), _finish(kind, group, dim, 1)
+    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False, sloped), finish_function(kind, group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(a, task):
@@ -139,7 +139,7 @@ COMBINE = record("out partial splits", "sinks kv_heads v_scales")
 @kernels(COMBINE)
 def combine_kernel(kind: Kind, group: int, dim: int) -> Any:
     """Joins the splits of one token and key head; the fields are those of `ATTENTION`."""
-    finish, join = _finish(kind, group, dim, 1), _join(dim)
+    finish, join = finish_function(kind, group, dim, 1), _join(dim)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_combine(a, task):
@@ -175,7 +175,7 @@ def _join(dim: int) -> Any:
 def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool, sloped: bool) -> Any:
     """One task for each tile of `TILE` tokens and query head, however many share a key head; it joins parts itself."""
     attend = _attend(kind, TILE, dim, windowed, capped, 1, reaching, sloped)
-    finish, join = _finish(kind, TILE, dim, 0), _join(dim)
+    finish, join = finish_function(kind, TILE, dim, 0), _join(dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(a, task):
@@ -215,7 +215,7 @@ def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching:
     return attention_prefill
 
 
-def _finish(kind: Kind, n: int, dim: int, step: int) -> Any:
+def finish_function(kind: Kind, n: int, dim: int, step: int) -> Any:
     """A function that divides the first `count` of n sums [n, dim] by their totals and writes them to `out`.
 
     With sinks, the i-th total includes that of head + i * step. Values are multiplied with `unit`, and rotated back
@@ -239,28 +239,15 @@ def _finish(kind: Kind, n: int, dim: int, step: int) -> Any:
     return inner(finish, rotated, n, dim, step)
 
 
-def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool, sloped: bool) -> Any:
-    """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at `position` + i * step.
+def weigh_function(windowed: bool, capped: bool) -> Any:
+    """A function (scores [64], hidden, seen, scale, cap, state) that turns scores of one query into weights.
 
-    `head` is that of the queries (step 1: n tokens of a head), or that of the keys (step 0: n heads of a token). If it
-    is reaching, a query sees that much further, up to position `final`.
-
-    It leaves sums [n, dim] of weighted values, and in states [n, 4] of each query the largest score, the sum of
-    weights, and what its earlier sums were last multiplied with.
+    They are e^(score - maximum); see `_attend` for the query's state. Weights are 0 before position `hidden` of the
+    page and from `seen` on.
     """
-    piece, page_floats, score_bytes, each = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, query_bytes(kind, dim)
-    scores_of, add_values, set_query = (
-        score_function(kind, n, dim),
-        value_function(kind, n, dim),
-        query_function(kind, dim),
-    )
-    all_bytes = n * each
+    page_floats = PAGE_SIZE
 
     def weigh(scores, hidden, seen, scale, cap, state):
-        """Turn scores [64] of one query into weights e^(score - maximum); see `_attend` for its state.
-
-        Weights are 0 before position `hidden` of the page and from `seen` on.
-        """
         xs = f32_pointer(scores)
         if capped:
             for i in range(0, 256, 64):
@@ -289,7 +276,27 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
         state[1] = state[1] * factor + sum_lanes(a) + sum_lanes(b) + sum_lanes(c) + sum_lanes(d)
         state[2] = factor
 
-    weigh = inner(weigh, windowed, capped)
+    return inner(weigh, windowed, capped)
+
+
+def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool, sloped: bool) -> Any:
+    """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at `position` + i * step.
+
+    `head` is that of the queries (step 1: n tokens of a head), or that of the keys (step 0: n heads of a token). If it
+    is reaching, a query sees that much further, up to position `final`.
+
+    It leaves sums [n, dim] of weighted values, and in states [n, 4] of each query the largest score, the sum of
+    weights, and what its earlier sums were last multiplied with.
+    """
+    piece, page_floats, score_bytes, each = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, query_bytes(kind, dim)
+    scores_of, add_values, set_query = (
+        score_function(kind, n, dim),
+        value_function(kind, n, dim),
+        query_function(kind, dim),
+    )
+    all_bytes = n * each
+
+    weigh = weigh_function(windowed, capped)
 
     def attend(sums, states, q, q_stride, a, pages, head, position, final, count, first, stop):
         kv_heads, scale = a.kv_heads, a.scale

@@ -39,8 +39,8 @@ from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     amx,
-    fma_blocks,
     f32_pointer,
+    fma_blocks,
     get,
     load_bf16x16,
     load_block,

@@ -31,7 +31,7 @@ def product(
     """
     if isinstance(weight, TiledRowWeight):
         return row_product(weight, x, y, terms, shared)
-    if takes_tiles(weight):
+    if takes_tiles(weight, len(y), shared):
         return tile_product(weight, x, y, terms, shared, source)
     sizes, left = [], len(y)
     for n in tiles_of(weight):
@@ -73,17 +73,21 @@ def _records(terms: Sequence[AnyArray], first: int) -> AnyArray:
     return added
 
 
-def takes_tiles(weight: Weight) -> bool:
-    """Whether matrix tiles make a weight's products in bfloat16."""
+TILE_MIN_TOKENS = 32
+"""From this number of tokens on, blocks are rounded to bfloat16 for matrix tiles, where numbers need not be exact."""
+
+
+def takes_tiles(weight: Weight, tokens: int, shared: PlanMemory) -> bool:
+    """Whether matrix tiles make a weight's products in bfloat16: those of float weights for any number of tokens."""
     if isinstance(weight, TiledWeight):
-        return False
+        return tokens >= TILE_MIN_TOKENS and not shared.exact and host_cpu.has_tiles()
     return weight.kind != "f32" and weight.group % STEP == 0 and host_cpu.has_tiles()
 
 
 def tile_product(
     weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory, source: object
 ) -> list[KernelCall]:
-    """The product by matrix tiles in bfloat16, for all tokens, and before it x so, if the plan has not made it yet."""
+    """The product by matrix tiles in bfloat16, for all tokens, and before it x so, unless the plan made it."""
     shape, kernel = weight_arguments(weight), _tile_kernel(weight)
     tiles, before = _rounded_tokens(weight, x, len(y), shared, source)
     call = KernelCall(

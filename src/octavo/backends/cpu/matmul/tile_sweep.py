@@ -34,7 +34,11 @@ PANEL_SUMS = (TILES + 1) * TILE_BYTES
 """Bytes from one panel's sums to the next one's: room for a tile's worth of tokens that are summed otherwise."""
 
 
-def sweep(add: Any, parts: int = 1) -> Any:
+IN_PANELS = TILE_BYTES, PANEL_SUMS, 64
+"""Where sums lie in a product: bytes from tile to tile of tokens, from panel to panel, and of a row."""
+
+
+def sweep(add: Any, parts: int = 1, places: tuple[int, int, int] = IN_PANELS) -> Any:
     """A function (sums, x, x_stride, tiles, w, w_stride, panels, steps, afresh) that adds products to sums.
 
     x         tiles of tokens, `x_stride` bytes apart, each `steps` times `parts` tiles of K; w the same of panels
@@ -43,8 +47,9 @@ def sweep(add: Any, parts: int = 1) -> Any:
     `add` is one of `amx.add_products`. Of two parts, the upper and the lower halves of numbers, three products of four
     are added. Tiles are of the function that calls this, which it is part of.
     """
-    both_tiles, both_panels = 2 * TILE_BYTES, 2 * PANEL_SUMS
-    four, two_panels, two_tiles, one = (_square(add, m, p, parts) for m, p in ((2, 2), (1, 2), (2, 1), (1, 1)))
+    squares = [_square(add, tiles, panels, parts, places) for tiles, panels in ((2, 2), (1, 2), (2, 1), (1, 1))]
+    (four, two_panels, two_tiles, one), (of_tile, of_panel, _) = squares, places
+    both_tiles, both_panels = 2 * of_tile, 2 * of_panel
 
     def sweep(sums, x, x_stride, tiles, w, w_stride, panels, steps, afresh):
         for tile in range(0, tiles, 2):
@@ -63,21 +68,21 @@ def sweep(add: Any, parts: int = 1) -> Any:
             x += 2 * x_stride
             sums += both_tiles
 
-    return inner(sweep, parts, inline="always")
+    return inner(sweep, parts, places, inline="always")
 
 
-def _square(add: Any, tiles: int, panels: int, parts: int) -> Any:
+def _square(add: Any, tiles: int, panels: int, parts: int, places: tuple[int, int, int]) -> Any:
     """`sweep` for one or two tiles of tokens, and one or two panels."""
-    step_bytes, rest, split, panel_sums = parts * TILE_BYTES, TILE_BYTES, parts == 2, PANEL_SUMS
+    step_bytes, rest, split, (of_tile, of_panel, row_bytes) = parts * TILE_BYTES, TILE_BYTES, parts == 2, places
 
     def square(sums, x, x_stride, w, w_stride, steps, afresh):
-        amx.begin_sums(sums, panel_sums, afresh, tiles, panels)
+        amx.begin_sums(sums, of_tile, of_panel, row_bytes, afresh, tiles, panels)
         for step in range(steps):
             at, weights = x + step * step_bytes, w + step * step_bytes
             add(at, x_stride, weights, w_stride, tiles, panels)
             if split:
                 add(at, x_stride, weights + rest, w_stride, tiles, panels)
                 add(at + rest, x_stride, weights, w_stride, tiles, panels)
-        amx.end_sums(sums, panel_sums, tiles, panels)
+        amx.end_sums(sums, of_tile, of_panel, row_bytes, tiles, panels)
 
-    return inner(square, tiles, panels, parts, inline="always")
+    return inner(square, tiles, panels, parts, places, inline="always")

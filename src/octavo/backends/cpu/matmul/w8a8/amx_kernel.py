@@ -30,6 +30,7 @@ from octavo.jit.compile import kernels
 from octavo.jit.simd import amx, stack
 from octavo.jit.simd.integers import INT8, STEP, pack_panel
 
+
 def product_kernel(kind: int) -> Any:
     """The kernel of products of many tokens with a kind of weight."""
     return amx_gemm_kernel(kind) if host_cpu.has_tiles() else gemm_kernel(kind)
