@@ -23,9 +23,10 @@ def select(
 
     "auto" is the GPU where there is one that kernels run on, with torch and Triton, else the CPU. `threads` is how many
     threads to use (default: as many as this process may use cores); `deterministic` is GpuBackend's, and CpuBackend's
-    where there are matrix tiles; others are so in any case. `attention` is GpuBackend's, and exact on others. The first `stages` backends are alike, GPUs with a
-    card each; `communicators` are theirs, of one of several ranks. Raises BackendError for a device that this machine
-    does not have, saying what is missing, and UsageError for attention it lacks and for more stages than cards.
+    where it has matrix tiles, and others are so in any case; `attention` is GpuBackend's, and exact on others. The
+    first `stages` backends are alike, GPUs with a card each; `communicators` are theirs, of one of several ranks.
+    Raises BackendError for a device that this machine does not have, saying what is missing, and UsageError for
+    attention it lacks and for more stages than cards.
     """
     device = one_name(device)
     if threads is not None:

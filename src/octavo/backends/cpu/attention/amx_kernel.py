@@ -12,8 +12,7 @@ Bound: instructions of the soft-max, of which a page's take as long as its tile 
 Tried: nothing else.
 Twin: `octavo.backends.reference.ops.attention`
 
-What is rounded off is 2^-17 of a number. Rows do not depend on each other, so nor do a token's numbers on how a prompt is
-divided into steps.
+What is rounded off is 2^-17 of a number. A row depends on no other one.
 """
 
 from __future__ import annotations
@@ -61,7 +60,8 @@ def amx_prefill_kernel(group: int, dim: int, windowed: bool, capped: bool, reach
 
     `dim` is a multiple of 32.
     """
-    tokens, page_size, piece, row_bytes, steps = tile_tokens(group), PAGE_SIZE, head_bytes("f16", dim), dim * 4, dim // 32
+    tokens, page_size, piece = tile_tokens(group), PAGE_SIZE, head_bytes("f16", dim)
+    row_bytes, steps = dim * 4, dim // 32
     panels, q_stride, most = dim // 16, steps * STEP_BYTES, group * tile_tokens(group)
     q_bytes, page_bytes, weight_bytes, state_bytes = most * row_bytes, 64 * row_bytes, most * 256, most * 16
     to_scores = sweep(amx.add_bf16, 2, (16 * 256, 64, 256))

@@ -249,7 +249,7 @@ def tokens_kernel(parts: int) -> Any:
 
 @kernels(TOKENS_BF16)
 def block_tokens_kernel() -> Any:
-    """Task i makes the same of blocks of 8 bits, whose scales are multiplied with their codes before these are rounded."""
+    """Task i makes the same of blocks of 8 bits: of codes times their scales."""
     most, block_bytes, chunk_bytes = N, BLOCK_BYTES, TILE_BYTES
 
     def round_blocks(a, task):
