@@ -29,7 +29,6 @@ from octavo.backends.cpu.matmul.tile_sweep import (
     STEPS,
     TILE_BYTES,
     TILES,
-    WIDE_ROWS,
     N,
     sweep,
 )
@@ -69,8 +68,11 @@ from octavo.jit.simd.bf16 import (
 )
 from octavo.jit.simd.lanes import F32_KIND, load_lanes
 
-PRODUCT = record("weights rows k", "x y y_stride tokens", "terms term_count", "table scales")
-"""As `tasks.PRODUCT`, but for x: tiles of `tokens` tokens in bfloat16, as `tokens_kernel` makes them."""
+PRODUCT = record("weights rows k panels", "x y y_stride tokens", "terms term_count", "table scales")
+"""As `tasks.PRODUCT`, but for
+x       tiles of `tokens` tokens in bfloat16, as `tokens_kernel` makes them
+panels  panels of 16 rows that a task makes, up to PANELS
+"""
 
 
 def parts_of(kind: Kind) -> int:
@@ -80,7 +82,7 @@ def parts_of(kind: Kind) -> int:
 
 @kernels(PRODUCT, long=True)
 def float_product_kernel(kind: Kind, group: int = 0) -> Any:
-    """y f32 [tokens, rows] = x W^T + terms for float weights, as `float_mul_mat_kernel` takes them; task: 16 rows.
+    """y f32 [tokens, rows] = x W^T + terms for float weights, as `float_mul_mat_kernel` takes them; task: panels.
 
     Scales of groups are multiplied with weights, and so rounded to bfloat16; those of rows with sums.
     """
@@ -96,16 +98,14 @@ def block_product_kernel(layout: TiledLayout) -> Any:
 def _product(unpack: Any, parts: int, *, scaled: bool) -> Any:
     """The kernel; `unpack` is a function (arguments, panel, first step, steps, memory) that makes tiles of weights."""
     step_bytes, n, tile_bytes, most_steps, row_bytes = parts * TILE_BYTES, N, TILE_BYTES, STEPS, 4 * ROWS
-    panel_bytes, most_panels, wide_rows, most = STEPS * parts * TILE_BYTES, PANELS, WIDE_ROWS, TILES
+    panel_bytes, most = STEPS * parts * TILE_BYTES, TILES
     room, panel_sums, sums_bytes = PANELS * STEPS * parts * TILE_BYTES, PANEL_SUMS, PANELS * PANEL_SUMS
     add_slice, end, end_one = sweep(amx.add_bf16, parts), inner(finish(N), N), inner(finish(1), 1)
 
     def product(a, task):
-        panels = most_panels if a.rows >= wide_rows and a.tokens > n else 1
-        if task % panels != 0:
-            return
         amx.configure(64)
-        panels, steps = min(panels, (a.rows + 15) // 16 - task), (a.k + 31) // 32
+        task *= a.panels
+        panels, steps = min(a.panels, (a.rows + 15) // 16 - task), (a.k + 31) // 32
         packed, sums, x_stride, all_tiles = stack(room), stack(sums_bytes), steps * step_bytes, (a.tokens + n - 1) // n
         for first in range(0, all_tiles, most):
             tiles, x = min(all_tiles - first, most), a.x + first * x_stride

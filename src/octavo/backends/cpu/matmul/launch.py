@@ -12,6 +12,7 @@ from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul import amx_float_kernel as amx_float
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.tasks import TERM
+from octavo.backends.cpu.matmul.tile_sweep import PANELS, TILE_BYTES, WIDE_ROWS, N
 from octavo.backends.cpu.matmul.w8a8.row_scales import TiledRowWeight, row_product
 from octavo.backends.cpu.weights.layout import STEP
 from octavo.backends.cpu.weights.pack import TiledWeight
@@ -79,26 +80,35 @@ TILE_MIN_TOKENS = 32
 
 def takes_tiles(weight: Weight, tokens: int, shared: PlanMemory) -> bool:
     """Whether matrix tiles make a weight's products in bfloat16: those of float weights for any number of tokens."""
-    if isinstance(weight, TiledWeight):
-        return tokens >= TILE_MIN_TOKENS and not shared.exact and host_cpu.has_tiles()
-    return weight.kind != "f32" and weight.group % STEP == 0 and host_cpu.has_tiles()
+    return fit_tiles(weight) and (not isinstance(weight, TiledWeight) or tiles_pay(tokens, shared))
+
+
+def tiles_pay(tokens: int, shared: PlanMemory) -> bool:
+    """Whether matrix tiles are to round so many tokens to bfloat16 that are not with fewer."""
+    return tokens >= TILE_MIN_TOKENS and not shared.exact and host_cpu.has_tiles()
+
+
+def fit_tiles(weight: Weight) -> bool:
+    """Whether there are matrix tiles, and they can make a weight's products."""
+    fits = isinstance(weight, TiledWeight) or (weight.kind != "f32" and weight.group % STEP == 0)
+    return fits and host_cpu.has_tiles()
 
 
 def tile_product(
     weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory, source: object
 ) -> list[KernelCall]:
     """The product by matrix tiles in bfloat16, for all tokens, and before it x so, unless the plan made it."""
-    shape, kernel = weight_arguments(weight), _tile_kernel(weight)
     tiles, before = _rounded_tokens(weight, x, len(y), shared, source)
+    panels = PANELS if weight.n >= WIDE_ROWS and len(y) > N else 1
     call = KernelCall(
-        kernel, -(-weight.n // 16), (weight, y, terms),
-        weights=weight.data, rows=weight.n, k=weight.k, x=tiles, y=y, y_stride=stride(y), tokens=len(y),
-        terms=_records(terms, 0), term_count=len(terms), table=shape["table"], scales=shape["scales"],
+        tile_kernel(weight), -(-weight.n // (16 * panels)), (weight, y, terms), **tile_arguments(weight, panels),
+        x=tiles, y=y, y_stride=stride(y), tokens=len(y), terms=_records(terms, 0), term_count=len(terms),
     )
     return [*before, call]
 
 
-def _tile_kernel(weight: Weight) -> Kernel:
+def tile_kernel(weight: Weight) -> Kernel:
+    """The kernel of products in bfloat16."""
     made: Kernel = (
         amx_float.block_product_kernel(weight.layout) if isinstance(weight, TiledWeight)
         else amx_float.float_product_kernel(weight.kind, weight.group)
@@ -106,19 +116,29 @@ def _tile_kernel(weight: Weight) -> Kernel:
     return made
 
 
+def tile_arguments(weight: Weight, panels: int) -> dict[str, Any]:
+    """What `tile_kernel` is told of a weight."""
+    shape = weight_arguments(weight)
+    kept = {name: shape[name] for name in ("rows", "k", "table", "scales")}
+    return {"weights": weight.data, "panels": panels, **kept}
+
+
+def tile_parts(weight: Weight) -> int:
+    """How many bfloat16 make an activation."""
+    return 1 if isinstance(weight, TiledWeight) else amx_float.parts_of(weight.kind)
+
+
 def _rounded_tokens(
     weight: Weight, x: AnyArray, tokens: int, shared: PlanMemory, source: object
 ) -> tuple[AnyArray, list[KernelCall]]:
     """Memory for tiles of x, float32 [T, k] or blocks of 8 bits, and the call that makes them."""
-    blocks = isinstance(weight, TiledWeight)
-    parts = 1 if isinstance(weight, TiledWeight) else amx_float.parts_of(weight.kind)
-    count, steps = -(-tokens // amx_float.N), -(-weight.k // STEP)
-    size = count * steps * parts * amx_float.TILE_BYTES
+    blocks, parts = isinstance(weight, TiledWeight), tile_parts(weight)
+    count, steps = -(-tokens // N), -(-weight.k // STEP)
+    size = count * steps * parts * TILE_BYTES
     memory = shared.memory(("tiles", tokens), (size + 64,), np.uint8)
     tiles = memory[-memory.ctypes.data % 64 :][:size]
     if shared.holds(memory, source, parts) and source is not None:
         return tiles, []
-    tiles[...] = 0  # where the last tile has no tokens, it stays so
     chunks = max(1, min(steps // quantize.CHUNK, -(-quantize.CHUNK // count)))
     call = KernelCall(
         amx_float.block_tokens_kernel() if blocks else amx_float.tokens_kernel(parts), count * chunks, (x, memory),
