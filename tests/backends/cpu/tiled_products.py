@@ -1,55 +1,40 @@
-"""Products by matrix tiles (AMX), to the bit those without; `test_amx.py` runs this where tiles are emulated.
+"""Products and attention by matrix tiles (AMX); `test_amx.py` runs this where tiles are emulated.
 
 On a machine that has tiles: `pytest tests/backends/cpu/tiled_products.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from octavo import ops
-from octavo.backends.cpu.matmul import amx_kernel
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.matmul.stored_weight import StoredWeight
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.jit import host_cpu
+from tests.backends.cpu.test_same_numbers import Attention
 
-SIZES = {"small": (33, 37, 256), "many rows": (17, 1040, 1280), "many tokens": (529, 16, 256)}
-FORMATS = ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4"]
-
-
-def both(product: Callable[[], AnyArray], monkeypatch: pytest.MonkeyPatch) -> tuple[AnyArray, AnyArray]:
-    """A product with tiles, and without."""
-    assert host_cpu.has_tiles()
-    found = product()
-    monkeypatch.setattr(host_cpu, "why_no_tiles", lambda: "switched off")
-    return found, product()
-
-
-@pytest.fixture(autouse=True)
-def tiles_for_any_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amx_kernel, "MIN_TILES", 1)
+SIZES = {"small": (33, 37, 256), "many rows": (41, 1040, 1280), "many tokens": (529, 16, 256)}
+FORMATS = ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4",
+           "GROUP4_128_Z_F16"]
 
 
 @pytest.mark.parametrize(("name", "size"), [
     *((name, "small") for name in FORMATS), *(("Q4_K", size) for size in SIZES), ("Q6_K", "many rows"),
 ])
 def test_blocks(name: str, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As near to what VNNI computes of the same codes as two factors of bfloat16 are, each token by itself."""
+    assert host_cpu.has_tiles()
     m, n, k = SIZES[size]
-    weight, x = stored(name, n, k), drawn(m, k)
-    np.testing.assert_array_equal(*both(lambda: weight.product(x), monkeypatch))
-
-
-@pytest.mark.parametrize("k", [32, 96, 160])
-@pytest.mark.parametrize("name", ["Q8_0", "NVFP4"])
-def test_rows_that_end_within_a_batch(name: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    k = k * 2 if name == "NVFP4" else k
-    weight, x = stored(name, 20, k), drawn(16, k)
-    np.testing.assert_array_equal(*both(lambda: weight.product(x), monkeypatch))
+    tensor, x = quantize_reference(drawn(n, k), row_named(name)), drawn(m, k)
+    weight = StoredWeight(tensor)
+    found, back = weight.product(x), weight.product(x[::-1])
+    np.testing.assert_array_equal(back, found[::-1])
+    monkeypatch.setattr(host_cpu, "why_no_tiles", lambda: "switched off")
+    assert nmse(found, weight.product(x)) < 5e-6
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 16, 64), (37, 37, 256), (101, 1040, 128), (70, 20, 4224)])
@@ -76,7 +61,7 @@ def test_floats(name: str, sizes: list[tuple[int, int, int]], most: float) -> No
         tensor, x = quantize_reference(drawn(n, k), row_named(name)), drawn(m, k)
         weight = StoredWeight(tensor)
         found, expected = weight.product(x), x.astype(np.float64) @ dequantize(tensor).astype(np.float64).T
-        assert ((found - expected) ** 2).mean() < most * (expected**2).mean()
+        assert nmse(found, expected) < most
         np.testing.assert_array_equal(weight.product(x[m // 2 :][:1]), found[m // 2 :][:1])
         np.testing.assert_array_equal(weight.product(x[-3:]), found[-3:])
 
@@ -90,8 +75,19 @@ def test_numbers_that_are_none() -> None:
         assert (np.isfinite(found) == (np.arange(20) != 3)).all(), (name, odd)
 
 
-def stored(name: str, n: int, k: int) -> StoredWeight:
-    return StoredWeight(quantize_reference(drawn(n, k), by_name(name)))
+@pytest.mark.parametrize("attrs", [{}, {"window": 200, "cap": 5.0}])
+def test_attention(attrs: dict[str, float]) -> None:
+    """As near to what vectors compute as two bfloat16 are to a number, each token by itself."""
+    tiles, vectors = (Attention("f16", backend=CpuBackend(threads=2, exact=exact), **attrs) for exact in (False, True))
+    for first, count in ((3, 61), (250, 37), (0, 64)):
+        positions = list(range(first, first + count))
+        found = tiles.at(positions)
+        assert nmse(found, vectors.at(positions)) < 1e-9
+        np.testing.assert_array_equal(tiles.at(positions[:33]), found[:33])
+
+
+def nmse(found: AnyArray, expected: AnyArray) -> float:
+    return float(((found - expected) ** 2).mean() / (expected**2).mean())
 
 
 def drawn(m: int, k: int) -> AnyArray:

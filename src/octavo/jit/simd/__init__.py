@@ -31,7 +31,7 @@ from octavo.jit.simd.codes import (
     store_codes,
 )
 from octavo.jit.simd.control import atomic_add, atomic_load, call, pause, yield_thread
-from octavo.jit.simd.dots import dot4, fma_dots, fma_dots_2, fma_made_dots
+from octavo.jit.simd.dots import dot4, fma_dots, fma_dots_2
 from octavo.jit.simd.emit import Block, Vec, f32x16, i32x16, u8x64
 from octavo.jit.simd.floats import (
     add,
@@ -135,7 +135,6 @@ __all__ = [
     "fma_columns_f16",
     "fma_dots",
     "fma_dots_2",
-    "fma_made_dots",
     "fma_panel_e4m3",
     "fma_panel_f16",
     "fma_panel_f32",

@@ -119,7 +119,7 @@ def _shift_left(b, bytes_, n):
 
 @intrinsic(prefer_literal=True)
 def raise_codes(ty, codes, by):
-    """Each code of a block, `by` more, modulo 256."""
+    """Each code of a block, `by` more; no sum is above 255."""
     more = literal(by)
 
     def gen(c, b, s, a):

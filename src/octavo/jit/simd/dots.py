@@ -78,10 +78,15 @@ def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind, offset
         vectors = _vectors(b, s.args[1], codes)
         begins = [dot_begins(b, d_at, n, k, shift if mode == PRELOADED else None) for k in (16, 20)]
         halves = [_dots(b, begins[i], vectors[4 * i : 4 * i + 4], x, 16 * i, run) for i in (0, 1)]
-        for t, pair in enumerate(zip(*halves, strict=True)):
-            scales = [floats_of(b, s.args[i], value) for i, value in ((2, scale0), (3, scale1))]
+        for t, (first, last) in enumerate(zip(*halves, strict=True)):
+            factors = [floats_of(b, s.args[i], value) for i, value in ((2, scale0), (3, scale1))]
             biases = [floats_of(b, s.args[i], value) for i, value in ((4, bias0), (5, bias1))]
-            acc = b.insert_value(acc, fma_totals(b, b.extract_value(acc, t), pair, scales, biases, d_at, n, t, mode), t)
+            product = multiply_add(b, to_float(b, last), factors[1], b.fmul(to_float(b, first), factors[0]))
+            sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
+            if mode == BIASED:
+                sums = multiply_add(b, biases[1], repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
+                sums = multiply_add(b, biases[0], repeat(b, load_at(b, d_at, F32, 8 * n + 4 * t)), sums)
+            acc = b.insert_value(acc, sums, t)
         return acc
 
     return acc(acc, codes, scale0, scale1, bias0, bias1, types.intp, types.intp, kind, offset, most), gen
@@ -99,42 +104,6 @@ def fma_total(b, acc, total, scale, bias, d_at, n, t, mode):
     if mode == BIASED:
         sums = multiply_add(b, bias, repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
     return sums
-
-
-def fma_totals(b, acc, totals, scales, biases, d_at, n, t, mode):
-    """`fma_total` of two groups of 16 codes; see `fma_dots_2`."""
-    first, last = (to_float(b, total) for total in totals)
-    product = multiply_add(b, last, scales[1], b.fmul(first, scales[0]))
-    sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), acc)
-    if mode == BIASED:
-        sums = multiply_add(b, biases[1], repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
-        sums = multiply_add(b, biases[0], repeat(b, load_at(b, d_at, F32, 8 * n + 4 * t)), sums)
-    return sums
-
-
-@intrinsic(prefer_literal=True)
-def fma_made_dots(ty, acc, dots, groups, scales, biases, d_at, kind):
-    """`fma_dots` of dots that are made: int32 [groups, n, 16] at `dots`; with two groups, `fma_dots_2`.
-
-    scales and biases are addresses of `groups` vectors. kind is BIASED or PLAIN.
-    """
-    two, mode = literal(groups) == 2, literal(kind)
-
-    def gen(c, b, s, a):
-        acc, dots, _, scales, biases, d_at = a[:6]
-        n = s.args[0].n
-        factors, more = ([load_at(b, at, V_F32, 64 * i) for i in range(1 + two)] for at in (scales, biases))
-        for t in range(n):
-            totals = [load_at(b, dots, V_I32, 64 * (i * n + t)) for i in range(1 + two)]
-            so_far = b.extract_value(acc, t)
-            if two:
-                value = fma_totals(b, so_far, totals, factors, more, d_at, n, t, mode)
-            else:
-                value = fma_total(b, so_far, totals[0], factors[0], more[0], d_at, n, t, mode)
-            acc = b.insert_value(acc, value, t)
-        return acc
-
-    return acc(acc, types.intp, groups, types.intp, types.intp, types.intp, kind), gen
 
 
 def _vectors(b, kind, codes):

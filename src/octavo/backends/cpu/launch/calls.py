@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.matmul import amx_kernel as amx_mul_mat
 from octavo.backends.cpu.matmul import float_kernel as float_mul_mat
 from octavo.backends.cpu.matmul import kernel as mul_mat
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.pointwise import kernel as elementwise
 from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight
 from octavo.formats.spec import AnyArray
-from octavo.jit import host_cpu
 from octavo.jit.program import KernelCall
 
 Weight = TiledWeight | TiledFloatWeight
@@ -34,8 +32,6 @@ def tiles_of(weight: Weight) -> tuple[int, ...]:
 def product_kernel(weight: Weight, n: int, tiles: int = 1) -> Any:
     """The kernel of products for `tiles` tiles of n tokens."""
     if isinstance(weight, TiledWeight):
-        if amx_mul_mat.pays(weight.layout, n, tiles) and host_cpu.has_tiles():
-            return amx_mul_mat.amx_mul_mat_kernel(weight.layout)
         if mul_mat.stages(n, tiles):
             return mul_mat.staged_mul_mat_kernel(weight.layout, n)
         return mul_mat.mul_mat_kernel(weight.layout, n)

@@ -1,221 +1,270 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Products with tiles of 16 tokens by matrix tiles (AMX), to the bit those of `kernel`.
+"""Products in bfloat16 by matrix tiles (AMX), of float weights (f16, bf16, e4m3) and of blocks, with any tokens.
 
-Algorithm: llama.cpp's AMX products of blocks: a tile product for each block of 32 values, read out and scaled; around
-    it GotoBLAS's blocking, as in `staged_kernel`.
+Algorithm: GotoBLAS's blocking around tile products of 16 tokens x 16 rows x 32 values; a float16 is the sum of two
+    bfloat16, and its product that of three (Henry, Tang and Heinecke, arXiv 1904.06376).
 Tile:
-    task    PANELS x 16 rows, each all tokens in turn: activations come from far caches once for 64 rows
-    panel   16 rows x PIECE values, codes and float32 scales unpacked: in the L1
-    sums    [512 tokens, 16] float32 a panel, from piece to piece: in the L2
-    dots    4 tiles of 16 tokens x 16 rows x (32 or 16 values) int32, while the 4 before are scaled and added
-Bound: instructions that scale: of a block with one scale they take some 24 cycles, its tile product 16. Not measured.
+    task    up to PANELS x 16 rows, all tokens
+    slice   STEPS x 32 values of each panel, as bfloat16, unpacked once for 512 tokens
+    sums    [16 tokens, 16 rows] float32; `tile_sweep` says how tiles come past each other
+Bound: tile products, 16 cycles each; with a token, bytes of the weights. Not measured.
 Tried: nothing else.
 Twin: `octavo.backends.reference.ops.mul_mat`
 
-Sums are added in the order of `kernel`, so a token's numbers do not depend on how many tokens a step has.
+Tokens are as `tokens_kernel` makes them, the last tile filled up with what is not looked at. A row of sums depends on
+its own token alone, so its numbers are the same beside any others.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.matmul.kernel import ROW_BYTES, Places, store_group_scales, super_minima, super_scales
-from octavo.backends.cpu.matmul.staged_kernel import PANELS, WIDE_ROWS
-from octavo.backends.cpu.matmul.tasks import PRODUCT, finish
+from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind
+from octavo.backends.cpu.matmul.kernel import bias_of_group, scale_of_group, super_minima, super_scales
+from octavo.backends.cpu.matmul.quantize_kernel import BLOCK_BYTES
+from octavo.backends.cpu.matmul.tasks import bytes_ahead, finish
+from octavo.backends.cpu.matmul.tile_sweep import (
+    PANEL_SUMS,
+    PANELS,
+    STEPS,
+    TILE_BYTES,
+    TILES,
+    N,
+    sweep,
+)
 from octavo.backends.cpu.weights.decode import unpack_codes
 from octavo.backends.cpu.weights.layout import ROWS, STEP, TiledLayout
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     amx,
-    call,
-    fma_made_dots,
-    fma_sums,
+    f32_pointer,
+    fma_blocks,
+    get,
+    load_bf16x16,
     load_block,
+    load_f16x16,
     load_f32x16,
+    load_finite_e4m3x16,
+    load_finite_e4m3x32,
+    load_s8x16,
+    mul,
     prefetch,
     raise_codes,
+    splat,
     stack,
-    store_block,
     store_codes,
+    sub,
     zeros,
 )
-from octavo.jit.simd.dots import BIASED, PLAIN
+from octavo.jit.simd.bf16 import (
+    cut_bf16,
+    less_bf16,
+    plain_nan,
+    raise_bf16,
+    store_bf16_pairs,
+    store_bf16x32,
+    store_code_pairs,
+)
+from octavo.jit.simd.lanes import F32_KIND, load_lanes
 
-N = 16
-"""Tokens of a tile."""
-
-PIECE = 1024
-"""Values of K whose codes are unpacked at a time."""
-
-TOKENS = 512
-"""Tokens whose sums are kept at a time."""
-
-MIN_TILES = 8
-"""From this number of tiles on, unpacking codes to memory pays."""
-
-DOT_BYTES = N * ROW_BYTES
-"""Bytes of a tile of int32."""
-
-CODE_BYTES = ROWS * STEP
-"""Bytes of a block's codes."""
+PRODUCT = record("weights rows k panels", "x y y_stride tokens", "terms term_count", "table scales")
+"""As `tasks.PRODUCT`, but for
+x       tiles of `tokens` tokens in bfloat16, as `tokens_kernel` makes them
+panels  panels of 16 rows that a task makes, up to PANELS
+"""
 
 
-def pays(layout: TiledLayout, n: int, tiles: int) -> bool:
-    """Whether this is faster than `kernel` for `tiles` tiles of n tokens, where the host has matrix tiles."""
-    return n == N and tiles >= MIN_TILES and layout.groups == 1
+def parts_of(kind: Kind) -> int:
+    """How many bfloat16 make a value: of a weight, and of what it is multiplied with."""
+    return 2 if kind == "f16" else 1
 
 
 @kernels(PRODUCT, long=True)
-def amx_mul_mat_kernel(layout: TiledLayout) -> Any:
-    """`mul_mat_kernel` for tiles of 16 tokens."""
-    at, groups, super_blocks = Places(layout, N), layout.groups, layout.super // STEP
-    depth, piece, unpacked = STEP // groups, max(1, PIECE // layout.super), unpacked_bytes(layout)
-    room, x_bytes, super_bytes = piece * super_blocks * unpacked, at.x_bytes, layout.super_bytes
-    n, row_bytes, most, tile_bytes = N, ROW_BYTES, TOKENS // N, N * ROW_BYTES
-    sums_bytes, most_panels, wide_rows, tile_rows = PANELS * most * tile_bytes, PANELS, WIDE_ROWS, ROWS
-    batch, dots_bytes = len(amx.SUMS) // groups, len(amx.SUMS) * DOT_BYTES
-    both_bytes, block_dots = 2 * dots_bytes, groups * DOT_BYTES
-    unpack, end, add = _unpack_super(layout), inner(finish(N), N), _add_block(layout)
-    start_dots, dots_of_block = _dots(layout, batch), _dots(layout, 1)
+def float_product_kernel(kind: Kind, group: int = 0) -> Any:
+    """y f32 [tokens, rows] = x W^T + terms for float weights, as `float_mul_mat_kernel` takes them; task: panels.
+
+    Scales of groups are multiplied with weights, and so rounded to bfloat16; those of rows with sums.
+    """
+    return _product(_unpack_floats(kind, group), parts_of(kind), scaled=kind == "e4m3" and not group)
+
+
+@kernels(PRODUCT, long=True)
+def block_product_kernel(layout: TiledLayout) -> Any:
+    """The same for blocks of a `TiledLayout`, each value rounded to bfloat16."""
+    return _product(_unpack_blocks(layout), 1, scaled=False)
+
+
+def _product(unpack: Any, parts: int, *, scaled: bool) -> Any:
+    """The kernel; `unpack` is a function (arguments, panel, first step, steps, memory) that makes tiles of weights."""
+    step_bytes, n, tile_bytes, most_steps, row_bytes = parts * TILE_BYTES, N, TILE_BYTES, STEPS, 4 * ROWS
+    panel_bytes, most = STEPS * parts * TILE_BYTES, TILES
+    room, panel_sums, sums_bytes = PANELS * STEPS * parts * TILE_BYTES, PANEL_SUMS, PANELS * PANEL_SUMS
+    add_slice, end, end_one = sweep(amx.add_bf16, parts), inner(finish(N), N), inner(finish(1), 1)
 
     def product(a, task):
-        panels = most_panels if a.rows >= wide_rows else 1
-        if task % panels != 0:
-            return
-        amx.configure(depth)
-        supers, codes, sums, dots = a.k // (super_blocks * 32), stack(room), stack(sums_bytes), stack(both_bytes)
-        last = min(task + panels, -(-a.rows // tile_rows))
-        for first in range(0, a.tiles, most):
-            tiles, tokens = min(a.tiles - first, most), a.x + first * n * a.x_stride
-            for done in range(0, supers, piece):
-                here, at = min(supers - done, piece), sums
-                count = here * super_blocks
-                whole = count // batch * batch
-                for panel in range(task, last):
-                    w = a.weights + (panel * supers + done) * super_bytes
-                    for i in range(here):
-                        unpack(w + i * super_bytes, codes + i * super_blocks * unpacked, a.table)
-                    for tile in range(tiles):
-                        x = tokens + tile * n * a.x_stride + done * super_blocks * x_bytes
-                        acc = zeros(n) if done == 0 else load_block(at, row_bytes, n)  # n x [16]
-                        if whole > 0:
-                            start_dots(dots, x, codes)
-                        made, other = dots, dots + dots_bytes
-                        for block in range(0, whole, batch):
-                            if block + batch < whole:
-                                start_dots(other, x + (block + batch) * x_bytes, codes + (block + batch) * unpacked)
-                            for i in range(batch):
-                                acc = add(acc, made + i * block_dots, x, codes, block + i)
-                            made, other = other, made
-                        for block in range(whole, count):
-                            dots_of_block(dots, x + block * x_bytes, codes + block * unpacked)
-                            acc = add(acc, dots, x, codes, block)
-                        store_block(at, row_bytes, acc)
-                        at += tile_bytes
-            at = sums
-            for panel in range(task, last):
+        amx.configure(64)
+        task *= a.panels
+        panels, steps = min(a.panels, (a.rows + 15) // 16 - task), (a.k + 31) // 32
+        packed, sums, x_stride, all_tiles = stack(room), stack(sums_bytes), steps * step_bytes, (a.tokens + n - 1) // n
+        for first in range(0, all_tiles, most):
+            tiles, x = min(all_tiles - first, most), a.x + first * x_stride
+            for start in range(0, steps, most_steps):
+                here = min(steps - start, most_steps)
+                for panel in range(panels):
+                    unpack(a, task + panel, start, here, packed + panel * panel_bytes)
+                add_slice(
+                    sums, x + start * step_bytes, x_stride, tiles, packed, panel_bytes, panels, here, start == 0
+                )
+            for panel in range(panels):
                 for tile in range(tiles):
-                    end(a, panel, (first + tile) * n, load_block(at, row_bytes, n))
-                    at += tile_bytes
+                    at, token = sums + panel * panel_sums + tile * tile_bytes, (first + tile) * n
+                    scales = a.scales + (task + panel) * row_bytes
+                    if token + n <= a.tokens:
+                        acc = load_block(at, row_bytes, n)  # n x [16]
+                        if scaled:
+                            acc = fma_blocks(zeros(n), acc, load_f32x16(scales))
+                        end(a, task + panel, token, acc)
+                    else:
+                        for t in range(a.tokens - token):
+                            last = load_block(at + t * row_bytes, row_bytes, 1)
+                            if scaled:
+                                last = fma_blocks(zeros(1), last, load_f32x16(scales))
+                            end_one(a, task + panel, token + t, last)
         amx.release()
-        if a.tail != 0:
-            for panel in range(task, last):
-                call(a.tail, a.tail_arguments, panel)
 
     return product
 
 
-def unpacked_bytes(layout: TiledLayout) -> int:
-    """Bytes of an unpacked block: codes, float32 scales of its groups, and their minima as `fma_dots_2` takes them."""
-    return CODE_BYTES + layout.groups * ROW_BYTES * (1 if layout.minima is None else 2)
+def _unpack_floats(kind: Kind, group: int) -> Any:
+    """A function (arguments, panel, first step, steps, memory) that makes tiles of floats; what is past K is 0."""
+    width, tile_bytes, ahead, split, grouped = WIDTH[kind], TILE_BYTES, bytes_ahead(), kind == "f16", group > 0
+    load = {"f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}[kind]
+    both_of, chunk, line_bytes = _two(kind), parts_of(kind) * TILE_BYTES, 32 * WIDTH[kind]
+
+    def store(memory, even, odd):
+        if split:
+            high, higher = cut_bf16(even), cut_bf16(odd)
+            store_bf16_pairs(memory, high, higher)
+            store_bf16_pairs(memory + tile_bytes, sub(even, high), sub(odd, higher))
+        else:
+            store_bf16_pairs(memory, even, odd)
+
+    store = inner(store, kind, inline="always")
+
+    def unpack(a, panel, start, steps, memory):
+        w, none = a.weights + (panel * a.k + start * 32) * 16 * width, splat(0.0)
+        for step in range(start, start + steps):
+            scale = none
+            if grouped:
+                scale = load_f32x16(a.scales + (panel * (a.k // group) + step * 32 // group) * 64)
+            for pair in range(min(16, (a.k - step * 32) // 2)):
+                prefetch(w + pair * line_bytes + ahead)
+                even, odd = both_of(w + pair * line_bytes)
+                if grouped:
+                    even, odd = raise_bf16(mul(even, scale)), raise_bf16(mul(odd, scale))
+                store(memory + pair * 64, even, odd)
+            for k in range(max(step * 32, a.k // 2 * 2), step * 32 + 32, 2):
+                at = memory + (k - step * 32) * 32
+                if k < a.k:
+                    store(at, load(w + (k - step * 32) * 16 * width), none)
+                else:
+                    store(at, none, none)
+            w += 16 * line_bytes
+            memory += chunk
+
+    return inner(unpack, kind, group)
 
 
-def _unpack_super(layout: TiledLayout) -> Any:
-    """A function (super-block, memory, table) that unpacks a super-block; codes with an offset become signed."""
-    blocks, block_at, block_bytes = layout.super // STEP, layout.head_bytes, layout.block_bytes
-    codes_of, unpacked, signed = unpack_codes(layout), unpacked_bytes(layout), layout.offset != 0
-    ahead, code_bytes = PIECE // STEP * block_bytes, CODE_BYTES
-    scale, bias, store = super_scales(layout), super_minima(layout), store_group_scales(layout)
+def _two(kind: Kind) -> Any:
+    """A function (address) -> the floats of two k that lie there."""
+    load = {"f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}[kind]
+    second_at = 16 * WIDTH[kind]
 
-    def unpack_super(w, memory, table):
-        d, less = scale(w, 0), bias(w, 0)  # [16]
-        block = w + block_at
-        for _block in range(blocks):
+    def two(w):
+        return load(w), load(w + second_at)
+
+    def two_e4m3(w):
+        both = load_finite_e4m3x32(w)
+        return get(both, 0), get(both, 1)
+
+    return inner(two_e4m3 if kind == "e4m3" else two, kind, inline="always")
+
+
+def _unpack_blocks(layout: TiledLayout) -> Any:
+    """A function (arguments, panel, first step, steps, memory) that makes tiles of blocks: code * scale - minimum."""
+    blocks, super_bytes, block_at = layout.super // STEP, layout.super_bytes, layout.head_bytes
+    block_bytes, groups, signed = layout.block_bytes, layout.groups, int(layout.offset != 0)
+    codes_of, scale_of, bias_of = unpack_codes(layout), super_scales(layout), super_minima(layout)
+    scale_in, bias_in, tile_bytes = scale_of_group(layout), bias_of_group(layout), TILE_BYTES
+    ahead, code_bytes, half, raised = bytes_ahead(), ROWS * STEP, ROWS * STEP // 2, layout.offset != 0
+
+    def unpack(a, panel, start, steps, memory):
+        codes = stack(code_bytes)
+        supers = a.k // (blocks * 32)
+        for step in range(start, start + steps):
+            w = a.weights + (panel * supers + step // blocks) * super_bytes
+            d, less, block = scale_of(w, 0), bias_of(w, 0), w + block_at + step % blocks * block_bytes
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
-            codes = codes_of(block, table)
-            store_codes(memory, raise_codes(codes, 128) if signed else codes)
-            store(memory + code_bytes, w, block, d, less)
-            block += block_bytes
-            memory += unpacked
+            found = codes_of(block, a.table)
+            store_codes(codes, raise_codes(found, 128) if raised else found)
+            for group in range(groups):
+                scale, bias = plain_nan(scale_in(w, block, d, group)), plain_nan(bias_in(w, block, less, group))
+                for at in range(group * half, half + half if groups == 1 else (group + 1) * half, 64):
+                    store_code_pairs(memory + 2 * at, codes + at, scale, bias, signed)
+            memory += tile_bytes
 
-    return inner(unpack_super, layout)
-
-
-def _dots(layout: TiledLayout, blocks: int) -> Any:
-    """A function (dots, activations, unpacked codes) that makes the dots of a batch, or of one block, int32.
-
-    They are [blocks, groups, n, 16]. The function is part of the one that calls it, as tiles are of no other.
-    """
-    groups, x_bytes, unpacked = layout.groups, Places(layout, N).x_bytes, unpacked_bytes(layout)
-    dot = amx.dot_signed if layout.offset else amx.dot_unsigned
-    size, step, row, depth, half = DOT_BYTES, STEP, ROW_BYTES, STEP // groups, CODE_BYTES // groups
-    (_, x1, x2, x3), (_, c1, c2, c3) = (
-        [i // groups * of_block + i % groups * of_group for i in amx.SUMS]
-        for of_block, of_group in ((x_bytes, depth), (unpacked, half))
-    )
-
-    def batch(dots, x, codes):
-        amx.zero(0)
-        amx.load(4, x, step)
-        amx.load(6, codes, row)
-        dot(0, 4, 6)
-        amx.zero(1)
-        amx.load(5, x + x1, step)
-        amx.load(7, codes + c1, row)
-        dot(1, 5, 7)
-        amx.zero(2)
-        amx.load(4, x + x2, step)
-        amx.load(6, codes + c2, row)
-        dot(2, 4, 6)
-        amx.zero(3)
-        amx.load(5, x + x3, step)
-        amx.load(7, codes + c3, row)
-        dot(3, 5, 7)
-        amx.store(0, dots, row)
-        amx.store(1, dots + size, row)
-        amx.store(2, dots + 2 * size, row)
-        amx.store(3, dots + 3 * size, row)
-
-    def block(dots, x, codes):
-        for group in range(groups):
-            amx.zero(0)
-            amx.load(4, x + group * depth, step)
-            amx.load(6, codes + group * half, row)
-            dot(0, 4, 6)
-            amx.store(0, dots + group * size, row)
-
-    return inner(block if blocks == 1 else batch, layout, inline="always")
+    return inner(unpack, layout)
 
 
-def _add_block(layout: TiledLayout) -> Any:
-    """A function (sums, a block's dots, activations, unpacked codes, its number) -> the sums with the block's products.
+TOKENS_BF16 = record("out x x_stride", "tokens k chunks")
+"""out          tiles of 16 tokens, each of K / 32 times `parts` times 16 tokens x 32 values, bfloat16
+x, x_stride  float32 [tokens, k], and bytes from a token's values to the next one's; or blocks as `quantize_kernel`
+             writes them, and bytes of a token
+chunks       pieces of a tile, which are tasks
+"""
 
-    Minima of groups of several blocks are added once, after the last one, as `kernel` does.
-    """
-    groups, blocks, at = layout.groups, layout.super // STEP, Places(layout, N)
-    x_bytes, x_scales, x_sums = at.x_bytes, at.x_scales, at.x_sums
-    code_bytes, unpacked = CODE_BYTES, unpacked_bytes(layout)
-    together = layout.minima is not None and layout.super > STEP and not layout.two_level
-    kind, minima_at = BIASED if layout.minima and not together else PLAIN, CODE_BYTES + groups * ROW_BYTES
-    minima_at = minima_at if layout.minima else CODE_BYTES  # what PLAIN does not read
 
-    def add_block(acc, dots, x, codes, block):
-        tokens, here = x + block * x_bytes, codes + block * unpacked
-        acc = fma_made_dots(acc, dots, groups, here + code_bytes, here + minima_at, tokens + x_scales, kind)
-        if together and block % blocks == blocks - 1:
-            first = x + (block - blocks + 1) * x_bytes + x_sums
-            acc = fma_sums(acc, load_f32x16(here + minima_at), first, x_bytes, blocks)
-        return acc
+@kernels(TOKENS_BF16)
+def tokens_kernel(parts: int) -> Any:
+    """Task i rounds piece i % chunks of tile i // chunks to bfloat16; a second part is what rounding leaves."""
+    n, tile_bytes, split, chunk_bytes, kind = N, TILE_BYTES, parts == 2, parts * TILE_BYTES, F32_KIND
 
-    return inner(add_block, layout, inline="always")
+    def round_tokens(a, task):
+        steps, tile = (a.k + 31) // 32, task // a.chunks
+        start, stop = task % a.chunks * steps // a.chunks, (task % a.chunks + 1) * steps // a.chunks
+        for t in range(min(n, a.tokens - tile * n)):
+            x, out = a.x + (tile * n + t) * a.x_stride, a.out + tile * steps * chunk_bytes + t * 64
+            for step in range(start, stop):
+                at = x + step * 128
+                left, to = a.k - step * 32, out + step * chunk_bytes
+                low, high = load_lanes(at, left, kind), load_lanes(at + 64, left - 16, kind)
+                store_bf16x32(to, low, high)
+                if split:
+                    store_bf16x32(to + tile_bytes, less_bf16(low), less_bf16(high))
+
+    return round_tokens
+
+
+@kernels(TOKENS_BF16)
+def block_tokens_kernel() -> Any:
+    """Task i makes the same of blocks of 8 bits: of codes times their scales."""
+    most, block_bytes, chunk_bytes = N, BLOCK_BYTES, TILE_BYTES
+
+    def round_blocks(a, task):
+        steps, tile = a.k // 32, task // a.chunks
+        start, stop = task % a.chunks * steps // a.chunks, (task % a.chunks + 1) * steps // a.chunks
+        first, left, n = tile * most, min(most, a.tokens - tile * most), most
+        while left > 0:
+            if left >= n:
+                out = a.out + tile * steps * chunk_bytes + first % most * 64
+                for step in range(start, stop):
+                    block, to = a.x + first * a.x_stride + step * n * block_bytes, out + step * chunk_bytes
+                    for t in range(n):
+                        d, codes = splat(f32_pointer(block + n * 32)[t]), block + t * 32
+                        store_bf16x32(to + t * 64, mul(load_s8x16(codes), d), mul(load_s8x16(codes + 16), d))
+                first, left = first + n, left - n
+            n //= 2
+
+    return round_blocks

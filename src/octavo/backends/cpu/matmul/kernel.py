@@ -75,7 +75,7 @@ LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, 
 @kernels(PRODUCT, long=True)
 def mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
     """y f32 [T, rows] = x W^T + terms for tiles of n tokens, with the arguments that `PRODUCT` lists; task: 16 rows."""
-    add_super, at = _add_super(layout, n), Places(layout, n)
+    add_super, at = _add_super(layout, n), _Places(layout, n)
     super_values, super_bytes = layout.super, layout.super_bytes
     x_first, x_bytes = at.x_first, super_values // STEP * at.x_bytes
 
@@ -100,14 +100,14 @@ def stages(n: int, tiles: int) -> bool:
 @kernels(PRODUCT, long=True)
 def staged_mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
     """`mul_mat_kernel` for many tiles of n tokens, with the same results to the bit."""
-    at = Places(layout, n)
+    at = _Places(layout, n)
     return staged_product(
         layout, n, _unpack_super(layout, n), _add_super(layout, n, staged=True), staged_bytes(layout), at.x_first,
         at.x_bytes,
     )
 
 
-class Places:
+class _Places:
     """Where the parts of a super-block are, in bytes from its beginning (minima, block) or from that of a block of 32
     values (small_minima, codes); and where those of activations are."""
 
@@ -133,7 +133,7 @@ def _add_super(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
         return _add_staged(layout, n)
     if layout.minima is not None and layout.super > STEP and not layout.two_level:
         return _add_group(layout, n, staged=staged)
-    at, groups, blocks = Places(layout, n), layout.groups, layout.super // STEP
+    at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales = at.block, at.block_bytes, at.x_bytes, at.x_scales
     codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), super_scales(layout), super_minima(layout)
     group_scale, group_bias = scale_of_group(layout), bias_of_group(layout)
@@ -163,7 +163,7 @@ def _add_super(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
 
 def _add_staged(layout: TiledLayout, n: int) -> Any:
     """`_add_super`, to the bit, for two levels of scales that are in memory with unpacked codes; see `staged_bytes`."""
-    at, groups, blocks = Places(layout, n), layout.groups, layout.super // STEP
+    at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
     x_bytes, x_scales, block_bytes = at.x_bytes, at.x_scales, staged_bytes(layout)
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
@@ -188,7 +188,7 @@ def _add_staged(layout: TiledLayout, n: int) -> Any:
 
 def _add_group(layout: TiledLayout, n: int, *, staged: bool) -> Any:
     """`_add_super` for one level of groups of several blocks, with minima, which are added once for a whole group."""
-    at, blocks = Places(layout, n), layout.super // STEP
+    at, blocks = _Places(layout, n), layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales, x_sums = at.block, at.block_bytes, at.x_bytes, at.x_scales, at.x_sums
     codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), super_scales(layout), super_minima(layout)
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
@@ -261,7 +261,7 @@ def _unpack_super(layout: TiledLayout, n: int) -> Any:
     codes_of, unpacked_bytes, code_bytes = unpack_codes(layout), staged_bytes(layout), staged_code_bytes(layout)
     ahead = PIECE // STEP * block_bytes
     store, two_level = store_words if in_words(layout) else store_codes, layout.two_level
-    scale_of, bias_of, store_scales = super_scales(layout), super_minima(layout), store_group_scales(layout)
+    scale_of, bias_of, store_scales = super_scales(layout), super_minima(layout), _store_scales(layout)
 
     def unpack_super(w, memory, table):
         d, less = scale_of(w, 0), bias_of(w, 0)  # [16]
@@ -278,7 +278,7 @@ def _unpack_super(layout: TiledLayout, n: int) -> Any:
     return inner(unpack_super, layout, n)
 
 
-def store_group_scales(layout: TiledLayout) -> Any:
+def _store_scales(layout: TiledLayout) -> Any:
     """A function (memory, super-block, block, d, less) that stores the scales and minima of a block's groups."""
     groups, has_min = layout.groups, layout.minima is not None
     group_scale, group_bias = scale_of_group(layout), bias_of_group(layout)
@@ -322,7 +322,7 @@ def super_scales(layout: TiledLayout) -> Any:
 def super_minima(layout: TiledLayout) -> Any:
     """A function (super-block, set) -> the minima of 16 rows, negated; 0 where a layout has none."""
     has_min, load = layout.minima is not None, LOADS[layout.minima or "f16"]
-    at, nbytes = Places(layout, 1).minima, SCALE_BYTES[layout.minima or "f16"] * ROWS
+    at, nbytes = _Places(layout, 1).minima, SCALE_BYTES[layout.minima or "f16"] * ROWS
     has_zero, scale_of = layout.minima == "zero", super_scales(layout)
 
     def bias_of(w, i):
@@ -350,7 +350,7 @@ def scale_of_group(layout: TiledLayout) -> Any:
 def bias_of_group(layout: TiledLayout) -> Any:
     """A function (super-block, block, bias of its first set, group) -> the bias of a group of the block."""
     two_level, has_min, bias_of = layout.two_level, layout.minima is not None, super_minima(layout)
-    at = Places(layout, 1).small_minima
+    at = _Places(layout, 1).small_minima
 
     def group_bias(w, block, less, group):
         if two_level and has_min:

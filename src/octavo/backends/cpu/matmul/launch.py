@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.backends.cpu.launch.calls import Weight, product_kernel, stride, tiles_of, weight_arguments, x_stride
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
-from octavo.backends.cpu.matmul import amx_float_kernel as amx_float
+from octavo.backends.cpu.matmul import amx_kernel
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.tasks import TERM
 from octavo.backends.cpu.matmul.tile_sweep import PANELS, TILE_BYTES, WIDE_ROWS, N
@@ -110,8 +110,8 @@ def tile_product(
 def tile_kernel(weight: Weight) -> Kernel:
     """The kernel of products in bfloat16."""
     made: Kernel = (
-        amx_float.block_product_kernel(weight.layout) if isinstance(weight, TiledWeight)
-        else amx_float.float_product_kernel(weight.kind, weight.group)
+        amx_kernel.block_product_kernel(weight.layout) if isinstance(weight, TiledWeight)
+        else amx_kernel.float_product_kernel(weight.kind, weight.group)
     )
     return made
 
@@ -125,7 +125,7 @@ def tile_arguments(weight: Weight, panels: int) -> dict[str, Any]:
 
 def tile_parts(weight: Weight) -> int:
     """How many bfloat16 make an activation."""
-    return 1 if isinstance(weight, TiledWeight) else amx_float.parts_of(weight.kind)
+    return 1 if isinstance(weight, TiledWeight) else amx_kernel.parts_of(weight.kind)
 
 
 def _rounded_tokens(
@@ -141,7 +141,7 @@ def _rounded_tokens(
         return tiles, []
     chunks = max(1, min(steps // quantize.CHUNK, -(-quantize.CHUNK // count)))
     call = KernelCall(
-        amx_float.block_tokens_kernel() if blocks else amx_float.tokens_kernel(parts), count * chunks, (x, memory),
+        amx_kernel.block_tokens_kernel() if blocks else amx_kernel.tokens_kernel(parts), count * chunks, (x, memory),
         out=tiles, x=x, x_stride=x_stride(weight) if blocks else stride(x), tokens=tokens, k=weight.k, chunks=chunks,
     )
     return tiles, [call]

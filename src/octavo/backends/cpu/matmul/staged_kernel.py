@@ -49,7 +49,7 @@ def staged_product(
     add_super    a function (sums, super-block, activations, codes in memory) that adds a super-block's products
     block_bytes  bytes of 16 rows x 32 values when they are unpacked
 
-    x_first and x_block_bytes say where a tile's activations lie, see `Places` of `mul_mat`.
+    x_first and x_block_bytes say where a tile's activations lie, see `_Places` of `mul_mat`.
     """
     super_values, super_bytes, row_bytes = layout.super, layout.super_bytes, ROWS * 4
     piece = max(1, PIECE // super_values)

@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
-from octavo.backends.cpu.matmul.amx_float_kernel import PRODUCT as TILE_PRODUCT
-from octavo.backends.cpu.matmul.amx_float_kernel import TOKENS_BF16
+from octavo.backends.cpu.matmul.amx_kernel import PRODUCT as TILE_PRODUCT
+from octavo.backends.cpu.matmul.amx_kernel import TOKENS_BF16
 from octavo.backends.cpu.matmul.tasks import PRODUCT
 from octavo.backends.cpu.matmul.tile_sweep import N
 from octavo.jit.argument_record import record
@@ -168,7 +168,7 @@ def mul_mat_sorted_kernel(sizes: tuple[int, ...]) -> Any:
 
 
 TOKENS_SORTED = record("kernel tokens", "starts", "x_stride of_tile chunks")
-"""kernel    `tokens_kernel` of `amx_float_kernel`
+"""kernel    `tokens_kernel` of `amx_kernel`
 tokens    its record, for the first row of x
 starts    as `SORT_PAIRS` has it
 x_stride  bytes of a row of x
@@ -198,7 +198,7 @@ def tokens_sorted_kernel() -> Any:
 
 
 TILE_SORTED = record("kernel product", "starts", "expert_bytes of_tile tasks")
-"""kernel        a kernel of `amx_float_kernel`
+"""kernel        a kernel of `amx_kernel`
 product       its record, for the first tile of x, the first row of y and expert 0
 starts        as `SORT_PAIRS` has it
 expert_bytes  bytes of an expert's weights

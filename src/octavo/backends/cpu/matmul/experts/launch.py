@@ -19,7 +19,7 @@ from octavo.backends.cpu.launch.calls import (
 )
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.launch.views import reshaped
-from octavo.backends.cpu.matmul import amx_float_kernel as amx_float
+from octavo.backends.cpu.matmul import amx_kernel
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.experts import kernel as experts
 from octavo.backends.cpu.matmul.launch import fit_tiles, tile_arguments, tile_kernel, tile_parts, tiles_pay
@@ -109,16 +109,16 @@ class _Sorted:
         tiles = shared.memory("tiles", ((pairs // N + n_experts + 1) * of_tile,), np.uint8)
         if not shared.holds(rows, self._x_node, self._ids_node, f"tiles {parts}"):
             calls.append(copy_rows(rows, self._x, sources))
-            record = amx_float.TOKENS_BF16.new(
+            record = amx_kernel.TOKENS_BF16.new(
                 out=tiles, x=rows, x_stride=stride(rows), tokens=0, k=weight.k, chunks=chunks
             )
             calls.append(KernelCall(
                 experts.tokens_sorted_kernel(), n_experts * chunks, (rows, tiles),
-                kernel=amx_float.tokens_kernel(parts), tokens=record, starts=starts,
+                kernel=amx_kernel.tokens_kernel(parts), tokens=record, starts=starts,
                 x_stride=stride(rows), of_tile=of_tile, chunks=chunks,
             ))
         products, tasks = shared.memory("products", (pairs, weight.n), np.float32), -(-weight.n // (16 * PANELS))
-        product = amx_float.PRODUCT.new(
+        product = amx_kernel.PRODUCT.new(
             **tile_arguments(weight, PANELS), x=tiles, y=products, y_stride=stride(products), tokens=0,
             terms=0, term_count=0,
         )
