@@ -7,8 +7,8 @@ Tile:
     task    up to PANELS x 16 rows, all tokens
     slice   STEPS x 32 values of each panel, as bfloat16, unpacked once for 512 tokens
     sums    [16 tokens, 16 rows] float32; `tile_sweep` says how tiles come past each other
-Bound: tile products, 16 cycles each; with a token, bytes of the weights. Not measured.
-Tried: nothing else.
+Bound: instructions: tile products, 16 cycles each; bytes of the weights with a token. Not measured.
+Tried: docs/log.md: "Int8 tiles that are read out for each block's scale are no faster than VNNI".
 Twin: `octavo.backends.reference.ops.mul_mat`
 
 Tokens are as `tokens_kernel` makes them, the last tile filled up with what is not looked at. A row of sums depends on

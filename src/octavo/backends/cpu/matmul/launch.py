@@ -84,7 +84,7 @@ def takes_tiles(weight: Weight, tokens: int, shared: PlanMemory) -> bool:
 
 
 def tiles_pay(tokens: int, shared: PlanMemory) -> bool:
-    """Whether matrix tiles are to round so many tokens to bfloat16 that are not with fewer."""
+    """Whether matrix tiles are to round to bfloat16 what is not rounded with fewer tokens."""
     return tokens >= TILE_MIN_TOKENS and not shared.exact and host_cpu.has_tiles()
 
 

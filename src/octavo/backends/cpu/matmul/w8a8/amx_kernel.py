@@ -5,7 +5,7 @@ Algorithm: GotoBLAS's blocking around tile products of 16 tokens x 16 rows x 64 
 Tile:
     task    PANELS x 16 rows, packed as `int8_kernel` packs them: STEPS x 64 values of each at a time
     sums    [16 tokens, 16 rows] int32 of 512 tokens; `tile_sweep` says how tiles come past each other
-Bound: tile products, 16 cycles each: 512 x 4096 x 4096 at 9 TOPS on 16 busy cores of a Xeon, with panels of all of K.
+Bound: instructions: tile products, 16 cycles each. Not measured.
 Tried: nothing else.
 Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`
 """
