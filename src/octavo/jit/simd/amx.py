@@ -161,10 +161,11 @@ def end_sums(ty, sums, of_tile, of_panel, row_bytes, tokens, panels):
     return types.void(types.intp, of_tile, of_panel, row_bytes, tokens, panels), gen
 
 
-def add_products(name):
+def add_products(name, *, anew=True):
     """A function that adds the products of tiles of tokens, `x_stride` bytes apart from x on, and of weights.
 
-    Each tile is loaded once, and two of each make four products: a byte from the cache is used 32 times.
+    Each tile is loaded once, and two of each make four products: a byte from the cache is used 32 times. Weights are
+    those of the products before, if not `anew`.
     """
 
     @intrinsic(prefer_literal=True)
@@ -172,7 +173,7 @@ def add_products(name):
         m, n, square = _square(tokens, panels)
 
         def gen(c, b, s, a):
-            for first, tiles, count in ((0, TOKENS, m), (2, WEIGHTS, n)):
+            for first, tiles, count in ((0, TOKENS, m), (2, WEIGHTS, n if anew else 0)):
                 for i in range(count):
                     address = b.add(a[first], a[first + 1]) if i else a[first]
                     instruction(b, "tileloadd64", (tiles[i],), pointer_at(b, address, I8), i64(64))
@@ -185,4 +186,4 @@ def add_products(name):
     return products
 
 
-add_bf16, add_unsigned = add_products(BF16), add_products(UNSIGNED)
+add_bf16, add_unsigned, add_bf16_again = add_products(BF16), add_products(UNSIGNED), add_products(BF16, anew=False)

@@ -9,6 +9,7 @@ from numba.extending import intrinsic
 
 from octavo.jit.simd.emit import (
     I16,
+    I32,
     V_F32,
     V_I32,
     V_U8,
@@ -32,6 +33,11 @@ def pair(b, even, odd):
     return b.or_(b.lshr(low, fill(V_I32, 16)), b.and_(high, fill(V_I32, UPPER)))
 
 
+def cut(b, value):
+    """16 floats cut to bfloat16."""
+    return b.bitcast(b.and_(b.bitcast(value, V_I32), fill(V_I32, UPPER)), V_F32)
+
+
 def raised(b, value):
     """Floats of which the upper halves are rounded to nearest, ties away from 0, once they are cut. NaN must have a
     mantissa that is not all ones."""
@@ -52,7 +58,7 @@ def store_bf16_pairs(ty, address, even, odd):
 @intrinsic
 def cut_bf16(ty, values):
     """16 floats cut to bfloat16: what is left of one that is a float16 is a bfloat16 too."""
-    return f32x16(f32x16), lambda c, b, s, a: b.bitcast(b.and_(b.bitcast(a[0], V_I32), fill(V_I32, UPPER)), V_F32)
+    return f32x16(f32x16), lambda c, b, s, a: cut(b, a[0])
 
 
 @intrinsic
@@ -97,14 +103,18 @@ def store_bf16x32(ty, address, low, high):
 
 
 @intrinsic
-def less_bf16(ty, values):
-    """What rounding 16 floats to bfloat16 leaves."""
+def store_bf16x32_parts(ty, address, rest, low, high):
+    """Two times 16 floats cut to bfloat16, one after the other, and what that leaves, cut too, at `rest`."""
 
     def gen(c, b, s, a):
-        near = b.bitcast(b.shl(_rounded(b, a[0]), fill(V_I32, 16)), V_F32)
-        return b.fsub(a[0], near)
+        upper = ir.Constant(ir.VectorType(I32, 32), list(range(1, 64, 2)))
+        lower = [b.fsub(value, cut(b, value)) for value in a[2:]]
+        for place, pair_of in zip(a[:2], (a[2:], lower), strict=True):
+            words = [b.bitcast(value, ir.VectorType(I16, 32)) for value in pair_of]
+            store_at(b, place, b.shuffle_vector(*words, upper))
+        return c.get_dummy_value()
 
-    return f32x16(f32x16), gen
+    return types.void(types.intp, types.intp, f32x16, f32x16), gen
 
 
 @intrinsic(prefer_literal=True)

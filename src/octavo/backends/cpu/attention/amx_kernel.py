@@ -23,24 +23,30 @@ from typing import Any
 from numba import float32
 
 from octavo.backends.cpu.attention.cache_layout import head_bytes, value_columns
-from octavo.backends.cpu.attention.kernel import ATTENTION, behind, finish_function, weigh_function
+from octavo.backends.cpu.attention.kernel import ATTENTION, behind, finish_function
 from octavo.backends.cpu.matmul.tile_sweep import TILE_BYTES, sweep
+from octavo.backends.cpu.pointwise.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
+    add,
     amx,
+    exp,
     f32_pointer,
     i32_pointer,
     load_f16x16,
     load_f32x16,
+    max_lanes,
+    maximum,
     mul,
     prefetch_to_l2,
     splat,
     stack,
     store_f32x16,
     sub,
+    sum_lanes,
 )
-from octavo.jit.simd.bf16 import cut_bf16, less_bf16, store_bf16_pairs, store_bf16x32
+from octavo.jit.simd.bf16 import cut_bf16, store_bf16_pairs, store_bf16x32_parts
 
 ROWS = 128
 """Rows of queries of a task, where heads that share a key head are few enough."""
@@ -67,7 +73,7 @@ def amx_prefill_kernel(group: int, dim: int, windowed: bool, capped: bool, reach
     to_scores = sweep(amx.add_bf16, 2, (16 * 256, 64, 256))
     to_sums = sweep(amx.add_bf16, 2, (16 * row_bytes, 64, row_bytes))
     make_keys, make_values, split_row = _keys(dim), _values(dim), inner(_split_row)
-    weigh, finish = weigh_function(windowed, capped), finish_function("f16", tile_tokens(group), dim, 0)
+    weigh, finish = _weigh(windowed, capped), finish_function("f16", tile_tokens(group), dim, 0)
     grow, weight_stride = inner(_grow), 2 * STEP_BYTES
 
     def attend(a, pages, head, begin, count, position, final, sums, states):
@@ -107,8 +113,8 @@ def amx_prefill_kernel(group: int, dim: int, windowed: bool, capped: bool, reach
                         xs[j] -= slope * float32(abs(j - center))
                 if reaching:
                     seen = min(seen + a.reach, final + 1 - page * page_size)
-                weigh(scores + row * 256, hidden, min(seen, page_size), scale, cap, state)
-                split_row(weights + row // 16 * weight_stride + row % 16 * 64, scores + row * 256, 2)
+                to = weights + row // 16 * weight_stride + row % 16 * 64
+                weigh(to, scores + row * 256, hidden, min(seen, page_size), scale, cap, state)
                 if state[2] != 1.0:
                     grow(sums + row * row_bytes, state[2], panels)
             make_values(page_tiles, a.values + place, a.keys + after, there)
@@ -142,9 +148,45 @@ def amx_prefill_kernel(group: int, dim: int, windowed: bool, capped: bool, reach
 def _split_row(to, x, steps):
     """`steps` times 32 floats as a row of tiles of bfloat16, and of tiles of what rounding left."""
     for step in range(steps):
-        low, high, at = load_f32x16(x + step * 128), load_f32x16(x + step * 128 + 64), to + step * 2048
-        store_bf16x32(at, low, high)
-        store_bf16x32(at + 1024, less_bf16(low), less_bf16(high))
+        at = to + step * 2048
+        store_bf16x32_parts(at, at + 1024, load_f32x16(x + step * 128), load_f32x16(x + step * 128 + 64))
+
+
+def _weigh(windowed: bool, capped: bool) -> Any:
+    """A function that makes weights of a query's scores [64], as tiles of bfloat16 take them.
+
+    Its arguments: where the weights go, scores, hidden, seen, scale, cap, state.
+    """
+    page_size = PAGE_SIZE
+
+    def weigh(to, scores, hidden, seen, scale, cap, state):
+        xs = f32_pointer(scores)
+        if capped:
+            for i in range(0, 256, 64):
+                store_f32x16(scores + i, soft_cap(mul(load_f32x16(scores + i), splat(scale)), cap))
+            scale = float32(1.0)
+        if windowed:
+            for i in range(min(hidden, page_size)):
+                xs[i] = -math.inf
+        for i in range(max(0, seen), page_size):
+            xs[i] = -math.inf
+        wide = splat(scale)
+        a, b = mul(load_f32x16(scores), wide), mul(load_f32x16(scores + 64), wide)  # [16] each
+        c, d = mul(load_f32x16(scores + 128), wide), mul(load_f32x16(scores + 192), wide)
+        before = state[0]
+        top = max(before, max_lanes(maximum(maximum(a, b), maximum(c, d))))
+        state[0], state[2] = top, float32(1.0)
+        if top == -math.inf:  # a window hides all
+            top = float32(0.0)
+        wide = splat(top)
+        a, b, c, d = exp(sub(a, wide)), exp(sub(b, wide)), exp(sub(c, wide)), exp(sub(d, wide))
+        store_bf16x32_parts(to, to + 1024, a, b)
+        store_bf16x32_parts(to + 2048, to + 3072, c, d)
+        if top != before:
+            state[2] = math.exp(before - top)
+        state[1] = state[1] * state[2] + sum_lanes(add(add(a, b), add(c, d)))
+
+    return inner(weigh, windowed, capped)
 
 
 def _grow(sums, factor, vectors):

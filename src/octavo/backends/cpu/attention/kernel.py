@@ -239,15 +239,28 @@ def finish_function(kind: Kind, n: int, dim: int, step: int) -> Any:
     return inner(finish, rotated, n, dim, step)
 
 
-def weigh_function(windowed: bool, capped: bool) -> Any:
-    """A function (scores [64], hidden, seen, scale, cap, state) that turns scores of one query into weights.
+def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool, sloped: bool) -> Any:
+    """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at `position` + i * step.
 
-    They are e^(score - maximum); see `_attend` for the query's state. Weights are 0 before position `hidden` of the
-    page and from `seen` on.
+    `head` is that of the queries (step 1: n tokens of a head), or that of the keys (step 0: n heads of a token). If it
+    is reaching, a query sees that much further, up to position `final`.
+
+    It leaves sums [n, dim] of weighted values, and in states [n, 4] of each query the largest score, the sum of
+    weights, and what its earlier sums were last multiplied with.
     """
-    page_floats = PAGE_SIZE
+    piece, page_floats, score_bytes, each = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, query_bytes(kind, dim)
+    scores_of, add_values, set_query = (
+        score_function(kind, n, dim),
+        value_function(kind, n, dim),
+        query_function(kind, dim),
+    )
+    all_bytes = n * each
 
     def weigh(scores, hidden, seen, scale, cap, state):
+        """Turn scores [64] of one query into weights e^(score - maximum); see `_attend` for its state.
+
+        Weights are 0 before position `hidden` of the page and from `seen` on.
+        """
         xs = f32_pointer(scores)
         if capped:
             for i in range(0, 256, 64):
@@ -276,27 +289,7 @@ def weigh_function(windowed: bool, capped: bool) -> Any:
         state[1] = state[1] * factor + sum_lanes(a) + sum_lanes(b) + sum_lanes(c) + sum_lanes(d)
         state[2] = factor
 
-    return inner(weigh, windowed, capped)
-
-
-def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool, sloped: bool) -> Any:
-    """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at `position` + i * step.
-
-    `head` is that of the queries (step 1: n tokens of a head), or that of the keys (step 0: n heads of a token). If it
-    is reaching, a query sees that much further, up to position `final`.
-
-    It leaves sums [n, dim] of weighted values, and in states [n, 4] of each query the largest score, the sum of
-    weights, and what its earlier sums were last multiplied with.
-    """
-    piece, page_floats, score_bytes, each = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, query_bytes(kind, dim)
-    scores_of, add_values, set_query = (
-        score_function(kind, n, dim),
-        value_function(kind, n, dim),
-        query_function(kind, dim),
-    )
-    all_bytes = n * each
-
-    weigh = weigh_function(windowed, capped)
+    weigh = inner(weigh, windowed, capped)
 
     def attend(sums, states, q, q_stride, a, pages, head, position, final, count, first, stop):
         kv_heads, scale = a.kv_heads, a.scale

@@ -59,11 +59,11 @@ from octavo.jit.simd import (
 )
 from octavo.jit.simd.bf16 import (
     cut_bf16,
-    less_bf16,
     plain_nan,
     raise_bf16,
     store_bf16_pairs,
     store_bf16x32,
+    store_bf16x32_parts,
     store_code_pairs,
 )
 from octavo.jit.simd.lanes import F32_KIND, load_lanes
@@ -228,7 +228,7 @@ chunks       pieces of a tile, which are tasks
 
 @kernels(TOKENS_BF16)
 def tokens_kernel(parts: int) -> Any:
-    """Task i rounds piece i % chunks of tile i // chunks to bfloat16; a second part is what rounding leaves."""
+    """Task i rounds piece i % chunks of tile i // chunks to bfloat16; of two parts, each is cut off."""
     n, tile_bytes, split, chunk_bytes, kind = N, TILE_BYTES, parts == 2, parts * TILE_BYTES, F32_KIND
 
     def round_tokens(a, task):
@@ -240,9 +240,10 @@ def tokens_kernel(parts: int) -> Any:
                 at = x + step * 128
                 left, to = a.k - step * 32, out + step * chunk_bytes
                 low, high = load_lanes(at, left, kind), load_lanes(at + 64, left - 16, kind)
-                store_bf16x32(to, low, high)
                 if split:
-                    store_bf16x32(to + tile_bytes, less_bf16(low), less_bf16(high))
+                    store_bf16x32_parts(to, to + tile_bytes, low, high)
+                else:
+                    store_bf16x32(to, low, high)
 
     return round_tokens
 

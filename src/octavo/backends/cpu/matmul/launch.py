@@ -12,7 +12,7 @@ from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul import amx_kernel
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.tasks import TERM
-from octavo.backends.cpu.matmul.tile_sweep import PANELS, TILE_BYTES, WIDE_ROWS, N
+from octavo.backends.cpu.matmul.tile_sweep import TILE_BYTES, N, panels_of_task
 from octavo.backends.cpu.matmul.w8a8.row_scales import TiledRowWeight, row_product
 from octavo.backends.cpu.weights.layout import STEP
 from octavo.backends.cpu.weights.pack import TiledWeight
@@ -74,24 +74,17 @@ def _records(terms: Sequence[AnyArray], first: int) -> AnyArray:
     return added
 
 
-TILE_MIN_TOKENS = 32
-"""From this number of tokens on, blocks are rounded to bfloat16 for matrix tiles, where numbers need not be exact."""
+TILE_MIN_TOKENS, BLOCKS_MIN_TOKENS = 16, 48
+"""From this number of tokens on, matrix tiles are faster: than vectors of floats, and than products of codes."""
 
 
 def takes_tiles(weight: Weight, tokens: int, shared: PlanMemory) -> bool:
-    """Whether matrix tiles make a weight's products in bfloat16: those of float weights for any number of tokens."""
-    return fit_tiles(weight) and (not isinstance(weight, TiledWeight) or tiles_pay(tokens, shared))
-
-
-def tiles_pay(tokens: int, shared: PlanMemory) -> bool:
-    """Whether matrix tiles are to round to bfloat16 what is not rounded with fewer tokens."""
-    return tokens >= TILE_MIN_TOKENS and not shared.exact and host_cpu.has_tiles()
-
-
-def fit_tiles(weight: Weight) -> bool:
-    """Whether there are matrix tiles, and they can make a weight's products."""
-    fits = isinstance(weight, TiledWeight) or (weight.kind != "f32" and weight.group % STEP == 0)
-    return fits and host_cpu.has_tiles()
+    """Whether matrix tiles make a weight's products, in bfloat16: where that is faster, and need not be exact."""
+    if isinstance(weight, TiledWeight):
+        fits, least = True, BLOCKS_MIN_TOKENS
+    else:
+        fits, least = weight.kind != "f32" and weight.group % STEP == 0, TILE_MIN_TOKENS
+    return fits and tokens >= least and not shared.exact and host_cpu.has_tiles()
 
 
 def tile_product(
@@ -99,7 +92,7 @@ def tile_product(
 ) -> list[KernelCall]:
     """The product by matrix tiles in bfloat16, for all tokens, and before it x so, unless the plan made it."""
     tiles, before = _rounded_tokens(weight, x, len(y), shared, source)
-    panels = PANELS if weight.n >= WIDE_ROWS and len(y) > N else 1
+    panels = panels_of_task(weight.n)
     call = KernelCall(
         tile_kernel(weight), -(-weight.n // (16 * panels)), (weight, y, terms), **tile_arguments(weight, panels),
         x=tiles, y=y, y_stride=stride(y), tokens=len(y), terms=_records(terms, 0), term_count=len(terms),

@@ -5,7 +5,8 @@
     x        two tiles of 16 tokens, a slice of each: in the L1 for all panels
     sums     2 x 2 tiles; in memory [panel, tile] from slice to slice
 
-Two tiles of each factor are loaded for four products, which take twice as long as that.
+Two tiles of each factor are loaded for four products, which take twice as long as that from the L1. The next two tiles
+of tokens are fetched to the L2 meanwhile: from farther off they would come too slowly.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.jit.compile import inner
-from octavo.jit.simd import amx
+from octavo.jit.simd import amx, prefetch_to_l2
 
 N = 16
 """Tokens of a tile, and rows of a panel."""
@@ -23,15 +24,20 @@ TILE_BYTES = 1024
 STEPS = 16
 """Tiles of K of a slice: those of two tiles of tokens and as much of a panel are in the L1."""
 
-PANELS, WIDE_ROWS = 4, 1024
-"""Panels that a task makes, so that activations come from far caches a quarter as often; and the rows of a weight that
-gives enough such tasks for all threads. Every PANELS-th task makes those of the ones after it."""
+PANELS, ROWS_OF_TWO = 8, 1024
+"""Panels that a task makes at most, so that activations come from far caches an eighth as often; two for each so many
+rows of a weight, which leaves 32 tasks or more to threads."""
 
 TILES = 32
 """Tiles of tokens whose sums are kept at a time."""
 
 PANEL_SUMS = (TILES + 1) * TILE_BYTES
 """Bytes from one panel's sums to the next one's: room for a tile's worth of tokens that are summed otherwise."""
+
+
+def panels_of_task(rows: int) -> int:
+    """Panels that a task makes of a weight of so many rows."""
+    return min(PANELS, max(2, rows // ROWS_OF_TWO * 2))
 
 
 IN_PANELS = TILE_BYTES, PANEL_SUMS, 64
@@ -49,20 +55,22 @@ def sweep(add: Any, parts: int = 1, places: tuple[int, int, int] = IN_PANELS) ->
     """
     squares = [_square(add, tiles, panels, parts, places) for tiles, panels in ((2, 2), (1, 2), (2, 1), (1, 1))]
     (four, two_panels, two_tiles, one), (of_tile, of_panel, _) = squares, places
-    both_tiles, both_panels = 2 * of_tile, 2 * of_panel
+    both_tiles, both_panels, step_bytes = 2 * of_tile, 2 * of_panel, parts * TILE_BYTES
 
     def sweep(sums, x, x_stride, tiles, w, w_stride, panels, steps, afresh):
+        next_slice, pairs = x + steps * step_bytes, (panels + 1) // 2
         for tile in range(0, tiles, 2):
-            place, weights = sums, w
+            place, weights, after = sums, w, x + 2 * x_stride if tile + 2 < tiles else next_slice
             for panel in range(0, panels, 2):
+                at = after + panel // pairs * x_stride + panel % pairs * (steps * step_bytes // pairs)
                 if tile + 1 < tiles and panel + 1 < panels:
-                    four(place, x, x_stride, weights, w_stride, steps, afresh)
+                    four(place, x, x_stride, weights, w_stride, steps, afresh, at)
                 elif tile + 1 < tiles:
-                    two_tiles(place, x, x_stride, weights, w_stride, steps, afresh)
+                    two_tiles(place, x, x_stride, weights, w_stride, steps, afresh, at)
                 elif panel + 1 < panels:
-                    two_panels(place, x, x_stride, weights, w_stride, steps, afresh)
+                    two_panels(place, x, x_stride, weights, w_stride, steps, afresh, at)
                 else:
-                    one(place, x, x_stride, weights, w_stride, steps, afresh)
+                    one(place, x, x_stride, weights, w_stride, steps, afresh, at)
                 place += both_panels
                 weights += 2 * w_stride
             x += 2 * x_stride
@@ -74,15 +82,18 @@ def sweep(add: Any, parts: int = 1, places: tuple[int, int, int] = IN_PANELS) ->
 def _square(add: Any, tiles: int, panels: int, parts: int, places: tuple[int, int, int]) -> Any:
     """`sweep` for one or two tiles of tokens, and one or two panels."""
     step_bytes, rest, split, (of_tile, of_panel, row_bytes) = parts * TILE_BYTES, TILE_BYTES, parts == 2, places
+    fetched = 4 * parts * TILE_BYTES // PANELS  # of two tiles, in a step of each pair of panels
 
-    def square(sums, x, x_stride, w, w_stride, steps, afresh):
+    def square(sums, x, x_stride, w, w_stride, steps, afresh, ahead):
         amx.begin_sums(sums, of_tile, of_panel, row_bytes, afresh, tiles, panels)
         for step in range(steps):
+            for line in range(0, fetched, 64):
+                prefetch_to_l2(ahead + step * fetched + line)
             at, weights = x + step * step_bytes, w + step * step_bytes
             add(at, x_stride, weights, w_stride, tiles, panels)
             if split:
+                amx.add_bf16_again(at + rest, x_stride, weights, w_stride, tiles, panels)
                 add(at, x_stride, weights + rest, w_stride, tiles, panels)
-                add(at + rest, x_stride, weights, w_stride, tiles, panels)
         amx.end_sums(sums, of_tile, of_panel, row_bytes, tiles, panels)
 
     return inner(square, tiles, panels, parts, places, inline="always")

@@ -16,7 +16,7 @@ from octavo.backends.cpu.attention.cache_kernel import UNIT
 from octavo.backends.cpu.attention.cache_layout import kind_of
 from octavo.backends.cpu.launch.calls import rows_call, stride
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
-from octavo.backends.cpu.matmul.launch import TILE_MIN_TOKENS
+from octavo.backends.cpu.matmul.launch import BLOCKS_MIN_TOKENS
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import kernel as elementwise
 from octavo.formats.spec import AnyArray
@@ -142,7 +142,8 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMem
     if decodes < tokens:
         tile, sharing = attention.TILE, heads
         kernel = attention.prefill_kernel(kind, dim, *kinds, reaching, sloped)
-        if kind == "f16" and dim % 32 == 0 and tokens - decodes >= TILE_MIN_TOKENS and not shared.exact and has_tiles():
+        many = tokens - decodes >= BLOCKS_MIN_TOKENS and not shared.exact
+        if many and kind == "f16" and dim % 32 == 0 and has_tiles():
             tile, sharing = amx_attention.tile_tokens(group), kv_heads
             kernel = amx_attention.amx_prefill_kernel(group, dim, *kinds, reaching, sloped)
         tasks = -(-(tokens - decodes) // tile) * sharing

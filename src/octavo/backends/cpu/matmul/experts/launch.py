@@ -22,9 +22,9 @@ from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.matmul import amx_kernel
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.experts import kernel as experts
-from octavo.backends.cpu.matmul.launch import fit_tiles, tile_arguments, tile_kernel, tile_parts, tiles_pay
+from octavo.backends.cpu.matmul.launch import takes_tiles, tile_arguments, tile_kernel, tile_parts
 from octavo.backends.cpu.matmul.tasks import PRODUCT
-from octavo.backends.cpu.matmul.tile_sweep import PANELS, TILE_BYTES, N
+from octavo.backends.cpu.matmul.tile_sweep import TILE_BYTES, N, panels_of_task
 from octavo.backends.cpu.weights.layout import STEP
 from octavo.backends.cpu.weights.pack import TiledWeight
 from octavo.formats.spec import AnyArray
@@ -85,7 +85,7 @@ class _Sorted:
         weight, pairs, n_experts = self._weight, self._ids.size, len(self._weight.data)
         calls: list[KernelCall] = []
         starts, sources, places = self._order(calls)
-        if fit_tiles(weight) and tiles_pay(pairs // n_experts, self._shared):
+        if takes_tiles(weight, pairs // n_experts, self._shared):
             products = self._tile_products(starts, sources, calls)
             return [*calls, copy_rows(reshaped(out, pairs, weight.n), products, places)]
         rows = self._rows(starts, sources, calls)
@@ -117,9 +117,10 @@ class _Sorted:
                 kernel=amx_kernel.tokens_kernel(parts), tokens=record, starts=starts,
                 x_stride=stride(rows), of_tile=of_tile, chunks=chunks,
             ))
-        products, tasks = shared.memory("products", (pairs, weight.n), np.float32), -(-weight.n // (16 * PANELS))
+        products, panels = shared.memory("products", (pairs, weight.n), np.float32), panels_of_task(weight.n)
+        tasks = -(-weight.n // (16 * panels))
         product = amx_kernel.PRODUCT.new(
-            **tile_arguments(weight, PANELS), x=tiles, y=products, y_stride=stride(products), tokens=0,
+            **tile_arguments(weight, panels), x=tiles, y=products, y_stride=stride(products), tokens=0,
             terms=0, term_count=0,
         )
         calls.append(KernelCall(

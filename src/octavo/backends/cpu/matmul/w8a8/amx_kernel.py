@@ -17,10 +17,10 @@ from typing import Any
 from octavo.backends.cpu.matmul.tile_sweep import (
     PANEL_SUMS,
     PANELS,
+    ROWS_OF_TWO,
     STEPS,
     TILE_BYTES,
     TILES,
-    WIDE_ROWS,
     sweep,
 )
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE, epilogue
@@ -38,16 +38,16 @@ def product_kernel(kind: int) -> Any:
 
 @kernels(GEMM)
 def amx_gemm_kernel(kind: int) -> Any:
-    """`gemm_kernel`; every PANELS-th task makes the columns of those after it too, if there are many."""
+    """`gemm_kernel`; every second, fourth or eighth task makes the columns of those after it, if there are many."""
     finish, end_at, wide, narrow = epilogue(), EPILOGUE.at, WIDE, NARROW
     add_slice, narrow_tile, halves = sweep(amx.add_unsigned), tile_sums(NARROW), 1 if kind == INT8 else 2
-    step, slice_bytes, most, most_panels, wide_rows = STEP, STEPS * STEP // halves, TILES, PANELS, WIDE_ROWS
+    step, slice_bytes, most, most_panels, wide_rows = STEP, STEPS * STEP // halves, TILES, PANELS, ROWS_OF_TWO
     step_bytes, panel_bytes, tile_bytes, panel_sums = TILE_BYTES * halves, STEPS * TILE_BYTES, TILE_BYTES, PANEL_SUMS
     room, sums_bytes = PANELS * STEPS * TILE_BYTES, PANELS * PANEL_SUMS
 
     def gemm(a, task):
         rows = end_at(a.end).columns
-        panels = most_panels if rows >= wide_rows else 1
+        panels = min(most_panels, max(1, rows // wide_rows * 2))
         if task % panels != 0:
             return
         amx.configure(64)
