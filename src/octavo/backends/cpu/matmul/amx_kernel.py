@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Products in bfloat16 by matrix tiles (AMX), of float weights (f16, bf16, e4m3) and of blocks, with any tokens.
+"""Products of many tokens in bfloat16 by matrix tiles (AMX), of float weights (f16, bf16, e4m3) and of blocks.
 
 Algorithm: GotoBLAS's blocking around tile products of 16 tokens x 16 rows x 32 values; a float16 is the sum of two
     bfloat16, and its product that of three (Henry, Tang and Heinecke, arXiv 1904.06376).
@@ -12,7 +12,7 @@ Tried: docs/log.md: "Int8 tiles that are read out for each block's scale are no 
 Twin: `octavo.backends.reference.ops.mul_mat`
 
 Tokens are as `tokens_kernel` makes them, the last tile filled up with what is not looked at. A row of sums depends on
-its own token alone, so its numbers are the same beside any others.
+its own token alone.
 """
 
 from __future__ import annotations
