@@ -26,8 +26,8 @@ STEPS, AHEAD = 10, 2
 before they are needed they are fetched to there."""
 
 PANELS, ROWS_OF_TWO = 8, 1024
-"""Panels that a task makes at most, so that activations come from far caches an eighth as often; two for each so many
-rows of a weight, which leaves 32 tasks or more to threads."""
+"""Panels that a task makes at most, so that activations come from far caches an eighth as often; and rows of a weight for
+which it makes two, which leaves 32 tasks or more to threads."""
 
 TILES = 32
 """Tiles of tokens whose sums are kept at a time."""
@@ -37,7 +37,7 @@ PANEL_SUMS = (TILES + 1) * TILE_BYTES
 
 
 def panels_of_task(rows: int) -> int:
-    """Panels that a task makes of a weight of so many rows."""
+    """Panels that a task makes of a weight with that many rows."""
     return min(PANELS, max(2, rows // ROWS_OF_TWO * 2))
 
 
@@ -60,18 +60,19 @@ def sweep(add: Any, parts: int = 1, places: tuple[int, int, int] = IN_PANELS) ->
 
     def sweep(sums, x, x_stride, tiles, w, w_stride, panels, steps, afresh):
         next_slice, pairs = x + steps * step_bytes, (panels + 1) // 2
+        fetched = 2 * step_bytes // pairs  # of the next two tiles, in a step of each pair of panels
         for tile in range(0, tiles, 2):
             place, weights, after = sums, w, x + 2 * x_stride if tile + 2 < tiles else next_slice
             for panel in range(0, panels, 2):
                 at = after + panel // pairs * x_stride + panel % pairs * (steps * step_bytes // pairs)
                 if tile + 1 < tiles and panel + 1 < panels:
-                    four(place, x, x_stride, weights, w_stride, steps, afresh, at)
+                    four(place, x, x_stride, weights, w_stride, steps, afresh, at, fetched)
                 elif tile + 1 < tiles:
-                    two_tiles(place, x, x_stride, weights, w_stride, steps, afresh, at)
+                    two_tiles(place, x, x_stride, weights, w_stride, steps, afresh, at, fetched)
                 elif panel + 1 < panels:
-                    two_panels(place, x, x_stride, weights, w_stride, steps, afresh, at)
+                    two_panels(place, x, x_stride, weights, w_stride, steps, afresh, at, fetched)
                 else:
-                    one(place, x, x_stride, weights, w_stride, steps, afresh, at)
+                    one(place, x, x_stride, weights, w_stride, steps, afresh, at, fetched)
                 place += both_panels
                 weights += 2 * w_stride
             x += 2 * x_stride
@@ -83,10 +84,9 @@ def sweep(add: Any, parts: int = 1, places: tuple[int, int, int] = IN_PANELS) ->
 def _square(add: Any, tiles: int, panels: int, parts: int, places: tuple[int, int, int]) -> Any:
     """`sweep` for one or two tiles of tokens, and one or two panels."""
     step_bytes, rest, split, (of_tile, of_panel, row_bytes) = parts * TILE_BYTES, TILE_BYTES, parts == 2, places
-    fetched = 4 * parts * TILE_BYTES // PANELS  # of two tiles, in a step of each pair of panels
     soon, soon_end = AHEAD * parts * TILE_BYTES, (AHEAD + 1) * parts * TILE_BYTES if AHEAD else 0
 
-    def square(sums, x, x_stride, w, w_stride, steps, afresh, ahead):
+    def square(sums, x, x_stride, w, w_stride, steps, afresh, ahead, fetched):
         amx.begin_sums(sums, of_tile, of_panel, row_bytes, afresh, tiles, panels)
         for step in range(steps):
             at, weights = x + step * step_bytes, w + step * step_bytes
