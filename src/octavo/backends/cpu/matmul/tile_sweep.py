@@ -26,8 +26,8 @@ STEPS, AHEAD = 10, 2
 before they are needed they are fetched to there."""
 
 PANELS, ROWS_OF_TWO = 8, 1024
-"""Panels that a task makes at most, so that activations come from far caches an eighth as often; and rows of a weight for
-which it makes two, which leaves 32 tasks or more to threads."""
+"""Panels that a task makes at most, so that activations come from far caches an eighth as often; and rows of a weight
+for which it makes two, which leaves 32 tasks or more to threads."""
 
 TILES = 32
 """Tiles of tokens whose sums are kept at a time."""
