@@ -47,10 +47,12 @@ def _tile_call(
     for i, term in enumerate(terms):
         of_token = stride(term) if term.ndim == 2 else 0
         added[i] = address(term) + first * of_token, of_token
-    return KernelCall(
+    call = KernelCall(
         product_kernel(weight, n, tiles), -(-weight.n // 16), (weight, x, y, terms, tail),
         weights=weight.data, **shape,
         x=address(x) + first * shape["x_stride"], y=address(y) + first * stride(y), y_stride=stride(y), tiles=tiles,
         terms=added, term_count=len(terms),
         tail=tail or 0, tail_arguments=tail.args if tail else 0,
     )
+    call.reads = address(weight.data), weight.data.nbytes // call.tasks
+    return call

@@ -132,6 +132,7 @@ def row_product(
         kernels.gemm_kernel(w.kind), -(-w.n // 16), keep,
         **place, x=x.raw, wide_tiles=x.wide, narrow_tiles=x.narrow, partial_sums=parts, end=end,
     )
+    call.reads = address(w.codes), 16 * w.codes.strides[0]
     return [call]
 
 
@@ -143,5 +144,6 @@ def _matvec(w: TiledRowWeight, x: Int8Tokens, place: dict[str, int], end: AnyArr
             **place, x=address(x.raw) + first * width, x_stride=width, first_token=first, end=end,
         )
         call.overlaps = first + size < x.tokens
+        call.reads = address(w.codes), 16 * w.codes.strides[0]
         calls.append(call)
     return calls
