@@ -110,10 +110,9 @@ class Program:
     def __init__(self, calls: Sequence[KernelCall], threads: int) -> None:
         import numba
 
-        from octavo.jit.task_driver import run_program
+        from octavo.jit.task_driver import run_threads, share_kernel
 
-        self._run, self._threads, self.calls = run_program, threads, tuple(calls)
-        self._ahead, (self._nodes, self._node_of) = min(MOST_AHEAD, second_cache() // 2), _nodes()
+        self._run, self._threads, self.calls, self.kernel = run_threads, threads, tuple(calls), share_kernel()
         self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         self._set_threads, self._turn = numba.set_num_threads, turn()
         self._table: AnyArray | None = None
@@ -122,10 +121,16 @@ class Program:
         """Compile all kernels, unless that is done; the first run does it too."""
         from octavo.jit.task_driver import FIELDS, WORD
 
+        nodes, node_of = self._nodes = _nodes()
         self._table = np.array(list(self._rows()), np.int64).reshape(-1, FIELDS)
-        self._first_row = self._table.ctypes.data  # an address takes no array's type to look up
-        self._counters = np.zeros((self._threads + self._nodes + 2) * WORD // 8, np.int64)
-        self._first_counter = self._counters.ctypes.data + -self._counters.ctypes.data % WORD
+        counters = np.zeros((self._threads + nodes + 2) * WORD // 8, np.int64)
+        start = -counters.ctypes.data % WORD // 8
+        self._counters = counters[start : start + (self._threads + nodes + 1) * WORD // 8]
+        self._args = self.kernel.record.new(
+            table=self._table, calls=len(self.calls), counters=self._counters, threads=self._threads,
+            ahead=min(MOST_AHEAD, second_cache() // 2), nodes=nodes, node_of=node_of,
+        )
+        self._call = self.kernel.address, self._args.ctypes.data  # an address takes no array's type to look up
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
         last = len(self.calls) - 1
@@ -148,10 +153,7 @@ class Program:
             with self._turn:
                 self._counters.fill(0)
                 self._set_threads(self._system_threads)
-                self._run(
-                    self._first_row, len(self.calls), self._first_counter, self._threads, self._ahead, self._nodes,
-                    self._node_of.ctypes.data,
-                )
+                self._run(*self._call, self._threads)
 
 
 @cache

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""The one parallel region: threads that run a program's calls in step.
+"""What each thread does of a program, itself a kernel: its tasks are the threads.
 
 A call's tasks are divided into ranges of neighbours, one for each thread, so each reads its own part of a weight, and
 nobody but the owner touches the range's counter. Who is done takes tasks from the ranges of others, and who then waits
@@ -8,9 +8,12 @@ fetches the beginning of its part of the next weight: memory is not idle while a
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import njit, prange
 
-from octavo.jit.compile import kept
+from octavo.jit.argument_record import record
+from octavo.jit.compile import inner, kept, kernels
 from octavo.jit.simd import (
     atomic_add,
     atomic_load,
@@ -31,79 +34,62 @@ WORD = 128
 """Bytes from one counter to the next: CPUs fetch lines of 64 bytes in pairs."""
 FETCHED = 512
 
+DRIVER = record("table calls", "counters threads ahead", "nodes node_of")
+"""table             `FIELDS` of each call
+counters          zeros: `WORD` bytes for tasks that are done, for each thread, and for each memory node
+ahead             bytes that a thread that waits fetches at most
+nodes, node_of    how many memory nodes there are, and of which one each processor is, int64
+"""
 
-@kept
-@njit(parallel=True, nogil=True)
-def run_program(address, calls, counters, threads, ahead, nodes, node_of):
-    """Run calls, whose `FIELDS` lie at an address. At `counters` lie zeros: `WORD` bytes, as many for each thread, and
-    for each memory node; at `node_of` the node, int64, of each processor.
+
+@kernels(DRIVER)
+def share_kernel() -> Any:
+    """Task i is the work of one of the threads.
 
     A thread goes on when all tasks up to a call that is waited for are done, by whomever: so the program ends even
-    if the system gives it fewer threads than it asked for. A waiting thread fetches up to `ahead` bytes.
+    if the system gives it fewer threads than it asked for.
     """
-    for thread in prange(threads):
-        share = thread
-        if nodes > 1:
-            share = share_of(counters + WORD * (threads + 1), threads, nodes, i64_pointer(node_of)[processor()])
-        run_share(address, calls, counters, share, threads, ahead)
+    run, share_of = inner(run_range), inner(free_share)
+
+    def share(a, task):
+        table, counters, shares, me = i64_pointer(a.table), a.counters, a.threads, task
+        if a.nodes > 1:
+            me = share_of(counters + WORD * (shares + 1), shares, a.nodes, i64_pointer(a.node_of)[processor()])
+        total, weight, at, end, left = 0, -1, 0, 0, 0
+        for i in range(a.calls):
+            row = FIELDS * i
+            tasks, waited_for = table[row + 2], table[row + 4] != 0
+            each, more = tasks // shares, tasks % shares
+            total += tasks
+            if table[row + 6] > 0:
+                left = a.ahead
+            for step in range(shares):
+                other = me + step if me + step < shares else me + step - shares
+                done = run(table, i, counters, other, each, more)
+                if done > 0 and atomic_add(counters, done) + done >= total and waited_for:
+                    break
+            spins = 0
+            while waited_for and atomic_load(counters) < total:
+                following = table[FIELDS * max(weight, i) + 7]
+                if weight > i and at < end:
+                    for line in range(0, FETCHED, 64):
+                        prefetch_to_l2(at + line)
+                    at += FETCHED
+                elif left > 0 and following < a.calls:
+                    weight, row = following, FIELDS * following
+                    each, more = table[row + 2] // shares, table[row + 2] % shares
+                    at = table[row + 5] + (me * each + min(me, more)) * table[row + 6]
+                    end = at + min(left, (each + (me < more)) * table[row + 6])
+                    left -= end - at
+                else:
+                    pause()
+                    spins += 1
+                    if spins % SPINS == 0:
+                        yield_thread()  # the thread that is waited for may need this core
+
+    return share
 
 
-@kept
-@njit(nogil=True)
-def share_of(taken, shares, nodes, node):
-    """A share that no thread has yet, of those of a memory node if there is one: theirs are neighbours."""
-    while True:
-        first = shares * node // nodes
-        share = first + atomic_add(taken + WORD * node, 1)
-        if share < shares * (node + 1) // nodes:
-            return share
-        node = (node + 1) % nodes
-
-
-@kept
-@njit(nogil=True)
-def run_share(address, calls, counters, share, shares, ahead):
-    """What one of `shares` threads does of a program."""
-    table = i64_pointer(address)
-    total, weight, at, end, left = 0, -1, 0, 0, 0
-    for i in range(calls):
-        row = FIELDS * i
-        tasks, waited_for = table[row + 2], table[row + 4] != 0
-        each, more = tasks // shares, tasks % shares
-        total += tasks
-        if table[row + 6] > 0:
-            left = ahead
-        done = run_range(table, i, counters, share, each, more)
-        if done > 0 and atomic_add(counters, done) + done >= total and waited_for:
-            continue
-        for step in range(1, shares):
-            other = share + step
-            done = run_range(table, i, counters, other if other < shares else other - shares, each, more)
-            if done > 0:
-                atomic_add(counters, done)
-        spins = 0
-        while waited_for and atomic_load(counters) < total:
-            if weight > i and at < end:
-                for line in range(0, FETCHED, 64):
-                    prefetch_to_l2(at + line)
-                at += FETCHED
-                continue
-            following = table[FIELDS * max(weight, i) + 7]
-            if left > 0 and following < calls:
-                weight, row = following, FIELDS * following
-                each, more = table[row + 2] // shares, table[row + 2] % shares
-                at = table[row + 5] + (share * each + min(share, more)) * table[row + 6]
-                end = at + min(left, (each + (share < more)) * table[row + 6])
-                left -= end - at
-                continue
-            pause()
-            spins += 1
-            if spins % SPINS == 0:
-                yield_thread()  # the thread that is waited for may need this core
-
-
-@kept
-@njit(nogil=True)
 def run_range(table, i, counters, share, each, more):
     """Run what nobody has taken of a share's tasks of call i, and return how many these were.
 
@@ -123,6 +109,23 @@ def run_range(table, i, counters, share, each, more):
                 call(table[row], table[row + 1], task)
             done += n
     return done
+
+
+def free_share(taken, shares, nodes, node):
+    """A share that no thread has yet, of those of a memory node if there is one: theirs are neighbours."""
+    while True:
+        share = shares * node // nodes + atomic_add(taken + WORD * node, 1)
+        if share < shares * (node + 1) // nodes:
+            return share
+        node = (node + 1) % nodes
+
+
+@kept
+@njit(parallel=True, nogil=True)
+def run_threads(kernel, args, threads):
+    """Run each task of a kernel in a thread of its own; where there are fewer threads, one runs several."""
+    for task in prange(threads):
+        call(kernel, args, task)
 
 
 @kept

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import njit
 
 from octavo.backends.cores import quota
 from octavo.backends.cpu import CpuBackend
@@ -23,7 +25,7 @@ from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
 from octavo.jit.program import KernelCall, Program
 from octavo.jit.simd import atomic_add, atomic_load, f32_pointer, i64_pointer
-from octavo.jit.task_driver import run_share, share_of
+from octavo.jit.task_driver import free_share
 from tests.backends.cpu.levels import ROOT, environment
 from tests.limits import HANG_S
 from tests.sampling import some
@@ -133,23 +135,28 @@ def test_calls_that_overlap_are_all_done_before_the_next(threads: int) -> None:
             np.testing.assert_array_equal(total, 2 * 3 * n + 1)
 
 
+def one_thread(program: Program) -> Callable[[int], None]:
+    """What each thread of a program runs: the kernel with its number."""
+    program.make_ready()
+    kernel, args = program._call
+    run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(kernel)
+    return lambda thread: run(args, thread)
+
+
 def test_a_thread_that_never_comes_delays_nobody_and_one_that_is_late_does_nothing() -> None:
     """Its range is done by the others; and a held up task only by who has it."""
     n, steps = 41, 5
     seen, total = np.zeros(n + 1, np.int64), np.zeros(1, np.int64)
     calls = [KernelCall(count(), n, seen=seen, total=total) for _ in range(steps)]
     calls[1].overlaps = calls[2].overlaps = True
-    program = Program(calls, 3)
-    program.make_ready()
+    run = one_thread(Program(calls, 3))
     for turn, share in enumerate((1, 0, 2)):
-        run_share(program._first_row, steps, program._first_counter, share, 3, 1 << 16)
+        run(share)
         assert total[0] == n * steps, f"after thread {share}, number {turn}"
     np.testing.assert_array_equal(seen[:n], steps)
     hold, done = np.zeros(1, np.int64), np.zeros(n, np.int64)
-    program = Program([KernelCall(held(), n, hold=hold, done=done)], 2)
-    program.make_ready()
-    run = partial(run_share, program._first_row, 1, program._first_counter)
-    threads = [threading.Thread(target=run, args=(share, 2, 0)) for share in (0, 1)]
+    run = one_thread(Program([KernelCall(held(), n, hold=hold, done=done)], 2))
+    threads = [threading.Thread(target=run, args=(share,)) for share in (0, 1)]
     threads[0].start()  # whose first task waits until the others have done all but that
     while hold[0] == 0:
         time.sleep(0.001)
@@ -162,12 +169,12 @@ def test_a_thread_that_never_comes_delays_nobody_and_one_that_is_late_does_nothi
 def test_threads_of_a_memory_node_take_neighbouring_shares() -> None:
     """And those of the other node when theirs are taken, as where the system moves a thread."""
     taken = np.zeros(2 * 16, np.int64)
-    got = [share_of(taken.ctypes.data, 5, 2, node) for node in (1, 0, 0, 0, 1)]
+    got = [njit(free_share)(taken.ctypes.data, 5, 2, node) for node in (1, 0, 0, 0, 1)]
     assert got == [2, 0, 1, 3, 4]
 
 
 def test_a_program_on_two_memory_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_module, "_nodes", lambda: (2, np.arange(8192) % 2))
+    monkeypatch.setattr(program_module, "_nodes", lambda: (2, np.arange(8192, dtype=np.int64) % 2))
     seen, total = np.zeros(38, np.int64), np.zeros(1, np.int64)
     program = Program([KernelCall(count(), 37, seen=seen, total=total)] * 9, 5)
     for run in range(1, 4):
