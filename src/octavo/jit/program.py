@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,7 @@ class Program:
 
         from octavo.jit.task_driver import run_threads, share_kernel
 
-        self._run, self._threads, self.calls, self.kernel = run_threads, threads, tuple(calls), share_kernel()
+        self._run, self.threads, self.calls, self.kernel = run_threads, threads, tuple(calls), share_kernel()
         self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         self._set_threads, self._turn = numba.set_num_threads, turn()
         self._table: AnyArray | None = None
@@ -123,12 +124,12 @@ class Program:
 
         nodes, node_of = self._nodes = _nodes()
         self._table = np.array(list(self._rows()), np.int64).reshape(-1, FIELDS)
-        counters = np.zeros((self._threads + nodes + 2) * WORD // 8, np.int64)
+        counters = np.zeros((self.threads + nodes + 2) * WORD // 8, np.int64)
         start = -counters.ctypes.data % WORD // 8
-        self._counters = counters[start : start + (self._threads + nodes + 1) * WORD // 8]
+        self._counters = counters[start : start + (self.threads + nodes + 1) * WORD // 8]
         self._args = self.kernel.record.new(
-            table=self._table, calls=len(self.calls), counters=self._counters, threads=self._threads,
-            ahead=min(MOST_AHEAD, second_cache() // 2), nodes=nodes, node_of=node_of,
+            table=self._table, calls=len(self.calls), counters=self._counters, threads=self.threads,
+            ahead=min(MOST_AHEAD, second_cache() // 2), nodes=nodes, node_of=node_of, times=0,
         )
         self._call = self.kernel.address, self._args.ctypes.data  # an address takes no array's type to look up
 
@@ -139,7 +140,7 @@ class Program:
             following.append(first)
             first = i if self.calls[i].reads[1] else first
         for i, c in enumerate(self.calls):
-            grain = max(1, c.tasks // (self._threads * GRAINS))
+            grain = max(1, c.tasks // (self.threads * GRAINS))
             waits = not c.overlaps or i == last
             yield c.address, c.args.ctypes.data, c.tasks, grain, waits, *c.reads, following[last - i]
 
@@ -153,7 +154,7 @@ class Program:
             with self._turn:
                 self._counters.fill(0)
                 self._set_threads(self._system_threads)
-                self._run(*self._call, self._threads)
+                self._run(*self._call, self.threads)
 
 
 @cache
@@ -162,6 +163,22 @@ def _nodes() -> tuple[int, AnyArray]:
     nodes = list(memory_nodes(processors()).values())
     numbers = {cpu: i for i, cpus in enumerate(nodes) for cpu in cpus}
     return len(nodes), np.array([numbers.get(cpu, 0) for cpu in range(MOST_PROCESSORS)], np.int64)
+
+
+@contextmanager
+def timed(program: Program) -> Iterator[AnyArray]:
+    """What the runs of a program in this block note, the last of them int64 [calls, threads, 3]: when each thread began
+    a call, found no more tasks of it to do, and went on to the next, in ticks of the CPU's clock."""
+    from octavo.jit.task_driver import DRIVER, share_kernel
+
+    program.make_ready()
+    times, usual = np.zeros((len(program.calls), program.threads, 3), np.int64), program._call
+    program._args[DRIVER.names.index("times")] = times.ctypes.data
+    program._call = share_kernel(True).address, usual[1]
+    try:
+        yield times
+    finally:
+        program._call = usual
 
 
 def run_call(call: KernelCall, threads: int) -> None:

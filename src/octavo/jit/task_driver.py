@@ -23,6 +23,7 @@ from octavo.jit.simd import (
     pause,
     prefetch_to_l2,
     processor,
+    ticks,
     yield_thread,
 )
 
@@ -34,22 +35,23 @@ WORD = 128
 """Bytes from one counter to the next: CPUs fetch lines of 64 bytes in pairs."""
 FETCHED = 512
 
-DRIVER = record("table calls", "counters threads ahead", "nodes node_of")
+DRIVER = record("table calls", "counters threads ahead", "nodes node_of", "times")
 """table             `FIELDS` of each call
 counters          zeros: `WORD` bytes for tasks that are done, for each thread, and for each memory node
 ahead             bytes that a thread that waits fetches at most
 nodes, node_of    how many memory nodes there are, and of which one each processor is, int64
+times             int64 [calls, threads, 3], made: when a thread began a call, found no more tasks, and went on; or 0
 """
 
 
 @kernels(DRIVER)
-def share_kernel() -> Any:
+def share_kernel(timed: bool = False) -> Any:
     """Task i is the work of one of the threads.
 
     A thread goes on when all tasks up to a call that is waited for are done, by whomever: so the program ends even
     if the system gives it fewer threads than it asked for.
     """
-    run, share_of = inner(run_range), inner(free_share)
+    run, share_of, note = inner(run_range), inner(free_share), inner(note_ticks if timed else note_nothing)
 
     def share(a, task):
         table, counters, shares, me = i64_pointer(a.table), a.counters, a.threads, task
@@ -57,7 +59,8 @@ def share_kernel() -> Any:
             me = share_of(counters + WORD * (shares + 1), shares, a.nodes, i64_pointer(a.node_of)[processor()])
         total, weight, at, end, left = 0, -1, 0, 0, 0
         for i in range(a.calls):
-            row = FIELDS * i
+            row, times = FIELDS * i, a.times + 24 * (i * shares + me)
+            note(times)
             tasks, waited_for = table[row + 2], table[row + 4] != 0
             each, more = tasks // shares, tasks % shares
             total += tasks
@@ -68,6 +71,7 @@ def share_kernel() -> Any:
                 done = run(table, i, counters, other, each, more)
                 if done > 0 and atomic_add(counters, done) + done >= total and waited_for:
                     break
+            note(times + 8)
             spins = 0
             while waited_for and atomic_load(counters) < total:
                 following = table[FIELDS * max(weight, i) + 7]
@@ -86,8 +90,18 @@ def share_kernel() -> Any:
                     spins += 1
                     if spins % SPINS == 0:
                         yield_thread()  # the thread that is waited for may need this core
+            note(times + 16)
 
     return share
+
+
+def note_ticks(address):
+    """Store the time."""
+    i64_pointer(address)[0] = ticks()
+
+
+def note_nothing(address):
+    """Where times are not asked for."""
 
 
 def run_range(table, i, counters, share, each, more):

@@ -182,6 +182,20 @@ def test_a_program_on_two_memory_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(seen[:37], 9 * run)
 
 
+def test_times_of_a_run() -> None:
+    """Each thread's are in order, and no call that waits for another one is over before it."""
+    x = np.ones(40, np.int64)
+    program = Program([KernelCall(follow(), 40, x=x, y=np.zeros(40, np.int64), n=40) for _ in range(3)], 3)
+    with program_module.timed(program) as times:
+        program()
+    assert times.shape == (3, 3, 3)
+    assert (times > 0).all()
+    assert (np.diff(times.transpose(1, 0, 2).reshape(3, 9)) >= 0).all()
+    noted = times.copy()
+    program()
+    np.testing.assert_array_equal(times, noted)
+
+
 def test_calls_say_which_weight_is_next() -> None:
     calls = [KernelCall(fill(1.0), 5, out=np.zeros(8, np.float32), value=1.0) for _ in range(5)]
     calls[1].reads, calls[3].reads = (4096, 64), (8192, 128)

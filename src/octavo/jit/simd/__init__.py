@@ -30,7 +30,7 @@ from octavo.jit.simd.codes import (
     raise_codes,
     store_codes,
 )
-from octavo.jit.simd.control import atomic_add, atomic_load, atomic_swap, call, pause, processor, yield_thread
+from octavo.jit.simd.control import atomic_add, atomic_load, atomic_swap, call, pause, processor, ticks, yield_thread
 from octavo.jit.simd.dots import dot4, fma_dots, fma_dots_2
 from octavo.jit.simd.emit import Block, Vec, f32x16, i32x16, u8x64
 from octavo.jit.simd.floats import (
@@ -206,6 +206,7 @@ __all__ = [
     "sub",
     "sub_exact",
     "sum_lanes",
+    "ticks",
     "to_floats",
     "u8_pointer",
     "u8x64",

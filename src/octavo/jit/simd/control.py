@@ -74,6 +74,13 @@ def processor(ty):
 
 
 @intrinsic
+def ticks(ty):
+    """What the CPU's clock shows, in units of its own."""
+    name = "llvm.readsteadycounter" if host_cpu.is_arm() else "llvm.readcyclecounter"  # Arm's cycles are the system's
+    return types.intp(), lambda c, b, s, a: call_llvm(b, name, I64)
+
+
+@intrinsic
 def pause(ty):
     """Tell the CPU that this is a waiting loop."""
 
