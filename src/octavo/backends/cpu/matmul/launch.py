@@ -56,13 +56,15 @@ def _tile_call(
         assert x.dtype == np.float32
         shape["x_stride"] = stride(x)
     added = _records(terms, first)
-    return KernelCall(
+    call = KernelCall(
         product_kernel(weight, n, tiles), -(-weight.n // 16), (weight, x, y, terms, tail),
         weights=weight.data, **shape,
         x=address(x) + first * shape["x_stride"], y=address(y) + first * stride(y), y_stride=stride(y), tiles=tiles,
         terms=added, term_count=len(terms),
         tail=tail or 0, tail_arguments=tail.args if tail else 0,
     )
+    call.reads = address(weight.data), weight.data.nbytes // call.tasks
+    return call
 
 
 def _records(terms: Sequence[AnyArray], first: int) -> AnyArray:

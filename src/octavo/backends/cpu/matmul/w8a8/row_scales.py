@@ -133,6 +133,7 @@ def row_product(
         product_kernel(w.kind), -(-w.n // 16), keep,
         **place, x=x.raw, wide_tiles=x.wide, narrow_tiles=x.narrow, partial_sums=parts, end=end,
     )
+    call.reads = address(w.codes), 16 * w.codes.strides[0]
     return [call]
 
 
@@ -144,5 +145,6 @@ def _matvec(w: TiledRowWeight, x: Int8Tokens, place: dict[str, int], end: AnyArr
             **place, x=address(x.raw) + first * width, x_stride=width, first_token=first, end=end,
         )
         call.overlaps = first + size < x.tokens
+        call.reads = address(w.codes), 16 * w.codes.strides[0]
         calls.append(call)
     return calls
