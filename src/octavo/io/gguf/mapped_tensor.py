@@ -42,8 +42,8 @@ class FileQTensor(DeferredQTensor):
         data: U8 = self._part(part.start * size, (part.stop - part.start) * size)  # type: ignore[attr-defined]
         return data.reshape(-1, size)
 
-    def fill(self, out: memoryview, start: int) -> None:
-        self._fill(out, start)  # type: ignore[attr-defined]
+    def fill(self, out: memoryview, part: slice) -> None:
+        self._fill(out, part.start * self.format.row_bytes(self.shape[-1]))  # type: ignore[attr-defined]
 
     def columns(self, rows: slice, spans: Sequence[tuple[int, int]]) -> U8:
         row, block, size = self.format.row_bytes(self.shape[-1]), self.format.block, self.format.block_bytes

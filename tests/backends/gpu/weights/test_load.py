@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from octavo.backends.gpu.weights import load as loading
+from octavo.backends.gpu.weights import upload as uploads
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, kernel_views
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
 from octavo.backends.gpu.weights.pack import pack
 from octavo.backends.gpu.weights.row_scales import load_rows
 from octavo.bench.cases import WEIGHTS
-from octavo.errors import QuantFormatError
+from octavo.errors import GGUFError, QuantFormatError
 from octavo.formats import FORMATS, QTensor, by_name, channel_format, unpack
 from octavo.formats.group import BITS, GROUPS, SCALES, row_named
+from octavo.formats.part import TensorPart
 from octavo.formats.rows import pack_int4
 from octavo.formats.spec import AnyArray, BlockFormat
+from octavo.io.gguf import GGUFFile, write_gguf
 
 ENDS = ("", "_Z", "_M")
 PUBLISHED = [f"GROUP{b}_{group}{end}_{scale}" for b in BITS for group in GROUPS for end in ENDS for scale in SCALES]
@@ -114,6 +120,59 @@ def test_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.groups is not None
         assert found.groups.stride() == (1, 5)
         np.testing.assert_array_equal(found.groups.numpy(), planes.sc)
+
+
+class Cuda:
+    """What pieces are copied with, on a machine without a card."""
+
+    device = torch.device("cpu")
+
+    def record_event(self) -> Cuda:
+        return self
+
+    def synchronize(self) -> None:
+        return
+
+
+def small_staging(monkeypatch: pytest.MonkeyPatch) -> uploads.Staging:
+    """Memory whose pieces are two rows of Q8_0 of 256 values."""
+    empty = torch.empty
+
+    def pageable(*size: int, dtype: torch.dtype, pin_memory: bool = False) -> torch.Tensor:
+        return empty(*size, dtype=dtype)
+
+    monkeypatch.setattr(torch, "empty", pageable)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Cuda())
+    monkeypatch.setattr(uploads, "PIECE", 2 * 272)
+    return uploads.Staging()
+
+
+@pytest.mark.parametrize("rows", [1, 40, 100])
+def test_pieces_are_copied_in_their_places(rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file, and of a part of its tensor; with more pieces than there is memory for."""
+    tensor = stored(by_name("Q8_0"), rows, 256)
+    write_gguf(tmp_path / "one.gguf", "llama", {}, [tensor])
+    staging = small_staging(monkeypatch)
+    with GGUFFile.open(tmp_path / "one.gguf") as file:
+        source = file.tensor(tensor.name)
+        for one in (source.in_parts(), TensorPart(source, rows=((rows // 2, rows),)).in_parts(), tensor):
+            for _ in range(2):
+                out = torch.zeros((one.shape[0], 272), dtype=torch.uint8)
+                staging.copy(one, slice(0, one.shape[0]), out)
+                require_same(out, one.data, tensor.name)
+    assert len(staging._free) == uploads.PIECES
+
+
+def test_a_file_that_is_cut_gives_all_pieces_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = stored(by_name("Q8_0"), 100, 256)
+    write_gguf(tmp_path / "one.gguf", "llama", {}, [tensor])
+    staging = small_staging(monkeypatch)
+    with GGUFFile.open(tmp_path / "one.gguf") as file:
+        source = file.tensor(tensor.name)
+        os.truncate(tmp_path / "one.gguf", os.path.getsize(tmp_path / "one.gguf") - 50 * 272)
+        with pytest.raises(GGUFError, match="truncated"):
+            staging.copy(source.in_parts(), slice(0, 100), torch.zeros((100, 272), dtype=torch.uint8))
+    assert len(staging._free) == uploads.PIECES
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16"])

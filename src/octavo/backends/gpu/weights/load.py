@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -12,8 +12,8 @@ import torch
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import has_kernel
 from octavo.backends.gpu.weights.device_array import DeviceArray
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, kernel_views
-from octavo.backends.gpu.weights.layout import ScaleKind, layout_of, padded
-from octavo.backends.gpu.weights.pack import Packed, pack
+from octavo.backends.gpu.weights.layout import PlaneLayout, ScaleKind, layout_of, padded
+from octavo.backends.gpu.weights.pack import Packed, pack, scale_kind
 from octavo.backends.gpu.weights.upload import upload
 from octavo.errors import QuantFormatError
 from octavo.formats import PlacedQTensor, Planes, QTensor, dequantize, unpack
@@ -33,12 +33,10 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     n, k = tensor.shape[-2:]
     if tensor.format.is_float:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
-    packed = _packed(tensor, device)
-    views = [kernel_views(p) for p in packed]
-    parts = {name: joined_tensors([cast(Any, v[name]).tensor for v in views]) for name in views[0]}
+    layout, parts = _packed(tensor, device)
     if isinstance(tensor, TimesQTensor):
         parts["factors"] = torch.from_numpy(tensor.factors[:, None]).to(device)
-    return QuantWeight(packed[0].layout, experts, n, k, parts)
+    return QuantWeight(layout, experts, n, k, parts)
 
 
 def vector(tensor: QTensor, device: str) -> torch.Tensor:
@@ -46,28 +44,58 @@ def vector(tensor: QTensor, device: str) -> torch.Tensor:
     return torch.from_numpy(dequantize(tensor)).to(device)
 
 
-def device_planes(tensor: QTensor, device: str) -> Iterator[Planes]:
-    """The planes of a tensor, whose arrays are on the device, some rows after the other."""
-    raw, row = DeviceArray(upload(tensor, device)), tensor.format.row_bytes(tensor.shape[-1])
-    for rows in chunks(tensor.size // tensor.shape[-1], tensor.shape[-1], CHUNK_VALUES):
-        data = raw[rows.start * row : rows.stop * row].reshape(-1, row)
-        yield unpack(QTensor(tensor.format, (len(data), tensor.shape[-1]), cast(Any, data)))
+def device_planes(tensor: QTensor, device: str) -> Iterator[tuple[slice, Planes]]:
+    """Some rows after the other, counted through all axes but the last, and their planes, whose arrays are on the
+    device."""
+    source, k = tensor.in_parts(), tensor.shape[-1]
+    for rows in chunks(tensor.size // k, k, CHUNK_VALUES):
+        data = DeviceArray(upload(source, device, rows))
+        yield rows, unpack(QTensor(tensor.format, (len(data), k), cast(Any, data)))
 
 
-def joined_tensors(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Rows one after the other, in memory of their own."""
-    return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
+class Rows:
+    """Tensors by name, filled by some rows after the other."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self.whole = count, dict[str, torch.Tensor]()
+
+    def put(self, rows: slice, parts: Mapping[str, Any]) -> None:
+        """Rows of all tensors, arrays on the device."""
+        for name, part in parts.items():
+            tensor: torch.Tensor = part.tensor
+            if len(tensor) == self._count:
+                self.whole[name] = tensor.contiguous()
+                continue
+            if name not in self.whole:
+                self.whole[name] = tensor.new_empty((self._count, *tensor.shape[1:]))
+            self.whole[name][rows] = tensor
 
 
-def _packed(tensor: QTensor, device: str, kind: ScaleKind | None = None) -> list[Packed]:
-    """All parts packed with scales of one kind: the smallest that holds those of every part."""
-    packed = [pack(planes, tensor.format, kind) for planes in device_planes(tensor, device)]
-    kinds = {p.layout.scale for p in packed}
-    if len(kinds) > 1:
-        return _packed(tensor, device, "f32" if "f32" in kinds else "f16")
-    if not all(_finite(p) for p in packed):
+def _packed(tensor: QTensor, device: str) -> tuple[PlaneLayout, dict[str, torch.Tensor]]:
+    """A layout whose kind of scales is the smallest that holds all, and the parts."""
+    found = _packed_as(tensor, device, None)
+    if found is None:
+        kinds = {scale_kind(planes) for _, planes in device_planes(tensor, device)}
+        found = _packed_as(tensor, device, "f32" if "f32" in kinds else "f16")
+        assert found is not None
+    return found
+
+
+def _packed_as(
+    tensor: QTensor, device: str, kind: ScaleKind | None
+) -> tuple[PlaneLayout, dict[str, torch.Tensor]] | None:
+    """The same with a given kind of scales, or that of the first rows; None where others need another."""
+    parts, layouts, finite = Rows(tensor.size // tensor.shape[-1]), set[PlaneLayout](), True
+    for rows, planes in device_planes(tensor, device):
+        packed = pack(planes, tensor.format, kind)
+        layouts.add(packed.layout)
+        if len(layouts) > 1:
+            return None
+        finite = finite and _finite(packed)
+        parts.put(rows, kernel_views(packed))
+    if not finite:
         log.warning("tensor %s holds NaN or Inf", tensor.name)
-    return packed
+    return layouts.pop(), parts.whole
 
 
 def _finite(p: Packed) -> bool:
@@ -82,7 +110,8 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
         return placed.to(device)
     if number.name not in KINDS:
         return torch.from_numpy(dequantize(tensor)).to(device)
-    return upload(tensor, device).view(getattr(torch, KINDS[number.name]))
+    rows = slice(0, tensor.size // tensor.shape[-1])
+    return upload(tensor.in_parts(), device, rows).view(getattr(torch, KINDS[number.name]))
 
 
 def supported(tensor: QTensor) -> tuple[bool, str]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from octavo.backends.gpu.weights.load import device_planes, joined_tensors
+from octavo.backends.gpu.weights.load import Rows, device_planes
 from octavo.formats import QTensor
 from octavo.formats.rows import pack_int4
 
@@ -40,8 +40,8 @@ class RowWeight:
 def load_rows(tensor: QTensor, device: str) -> RowWeight:
     """A matrix of a format of rows on the device."""
     (n, k), fmt = tensor.shape, tensor.format
-    codes, scales, groups = list[torch.Tensor](), list[torch.Tensor](), list[torch.Tensor]()
-    for planes in device_planes(tensor, device):
+    parts = Rows(n)
+    for rows, planes in device_planes(tensor, device):
         q, scale = (cast(Any, part) for part in (planes.q, planes.d))
         if fmt.bits == 4:
             q = pack_int4(q ^ np.uint8(8))
@@ -50,16 +50,14 @@ def load_rows(tensor: QTensor, device: str) -> RowWeight:
         else:  # some tensor cores take NaN for a number
             lost: Any = np.isnan(fmt.number.decode(q)).any(axis=1)
             scale = np.where(lost[:, None], np.float32(np.nan), scale)
-        codes.append(q.tensor)
-        scales.append(scale.tensor[:, 0])
-        if fmt.folds:
-            groups.append(cast(Any, planes.sc).tensor.t())
-    scale = torch.cat(scales)
+        parts.put(rows, {"codes": q, "scale": scale, **({"groups": planes.sc} if fmt.folds else {})})
+    codes, scale, groups = (parts.whole.get(name) for name in ("codes", "scale", "groups"))
+    assert codes is not None
+    assert scale is not None
     if not bool(scale.isfinite().all()):
         log.warning("tensor %s holds NaN or Inf", tensor.name)
-    on = joined_tensors(codes)
-    typed = on if fmt.bits == 4 else on.view(torch.float8_e4m3fn if fmt.number is not None else torch.int8)
-    return RowWeight(n, k, typed, scale, torch.cat(groups, dim=1).t() if groups else None)
+    typed = codes if fmt.bits == 4 else codes.view(torch.float8_e4m3fn if fmt.number is not None else torch.int8)
+    return RowWeight(n, k, typed, scale.view(n), None if groups is None else groups.t().contiguous().t())
 
 
 def joined_rows(weights: Sequence[RowWeight]) -> RowWeight:

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 
 from octavo.backends.cores import cores
 from octavo.formats import QTensor
 
 PIECE = 4 << 20
-"""Bytes that a thread reads at a time."""
+"""Bytes that a thread reads at a time, at most."""
 THREADS = 8
 PIECES = 2 * THREADS
 """Pieces of page-locked memory: half of them are read while the others are copied."""
@@ -25,51 +25,57 @@ class Staging:
     """Page-locked memory, and threads that fill it."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._pool = ThreadPoolExecutor(min(cores(), THREADS), "weights")
         memory: Any = torch.empty(PIECES * PIECE, dtype=torch.uint8, pin_memory=True)
         self._free = deque[tuple[torch.Tensor, Any]]((piece, None) for piece in memory.split(PIECE))
 
-    def copy(self, tensor: QTensor, out: torch.Tensor) -> None:
-        """Begin to copy all packed bytes of a tensor to `out`, uint8 [bytes], on the current stream."""
-        waiting = deque[tuple[int, torch.Tensor, Future[None]]]()
-        try:
-            for start in range(0, len(out), PIECE):
-                if not self._free:
-                    self._send(out, *waiting.popleft())
-                piece, done = self._free.popleft()
-                if done is not None:
-                    done.synchronize()
-                part = piece[: min(PIECE, len(out) - start)]
-                waiting.append((start, piece, self._pool.submit(tensor.fill, part.numpy().data, start)))
-            while waiting:
-                self._send(out, *waiting.popleft())
-        finally:  # after an error in one of them
-            for _, piece, future in waiting:
-                future.exception()
-                self._free.append((piece, None))
+    def copy(self, tensor: QTensor, rows: slice, out: torch.Tensor) -> None:
+        """Begin to copy rows of a tensor to `out`, uint8 [rows, bytes], on the current stream."""
+        waiting = deque[tuple[torch.Tensor, torch.Tensor, Future[None]]]()
+        step = PIECE // out.shape[1]
+        with self._lock:
+            try:
+                for start in range(0, len(out), step):
+                    if not self._free:
+                        self._send(*waiting.popleft())
+                    piece, done = self._free.popleft()
+                    if done is not None:
+                        done.synchronize()
+                    to = out[start : start + step]
+                    part = slice(rows.start + start, rows.start + start + len(to))
+                    filled = self._pool.submit(tensor.fill, piece[: to.numel()].numpy().data, part)
+                    waiting.append((to, piece, filled))
+                while waiting:
+                    self._send(*waiting.popleft())
+            finally:  # after an error in one of them
+                for _, piece, filled in waiting:
+                    filled.exception()
+                    self._free.append((piece, None))
 
-    def _send(self, out: torch.Tensor, start: int, piece: torch.Tensor, filled: Future[None]) -> None:
+    def _send(self, to: torch.Tensor, piece: torch.Tensor, filled: Future[None]) -> None:
         done = None
         try:
             filled.result()
-            to = out[start : start + PIECE]
-            to.copy_(piece[: len(to)], non_blocking=True)
-            done = torch.cuda.current_stream(out.device).record_event()
+            to.view(-1).copy_(piece[: to.numel()], non_blocking=True)
+            done = torch.cuda.current_stream(to.device).record_event()
         finally:
             self._free.append((piece, done))
 
 
 @cache
 def staging() -> Staging:
-    """That of this process, for one thread at a time."""
+    """That of this process."""
     return Staging()
 
 
-def upload(tensor: QTensor, device: str) -> torch.Tensor:
-    """All packed bytes of a tensor on a device: uint8 [bytes]."""
-    source = tensor.in_parts()
-    if torch.device(device).type == "cpu":
-        return torch.from_numpy(np.require(source.data, requirements="W").reshape(-1))
-    out = torch.empty(tensor.nbytes, dtype=torch.uint8, device=device)
-    staging().copy(source, out)
-    return out
+def upload(tensor: QTensor, device: str, rows: slice) -> torch.Tensor:
+    """Rows of a tensor, parts of which are read without the rest, on a device: uint8 [rows, bytes]."""
+    row = tensor.format.row_bytes(tensor.shape[-1])
+    out = torch.empty((rows.stop - rows.start, row), dtype=torch.uint8, device=device)
+    if out.device.type == "cuda" and row <= PIECE:
+        staging().copy(tensor, rows, out)
+        return out
+    on_host = torch.empty(out.shape, dtype=torch.uint8)
+    tensor.fill(on_host.view(-1).numpy().data, rows)
+    return on_host.to(device)
