@@ -184,22 +184,23 @@ class Captured(Calls):
         cuda.current_blas_handle()  # each thread has its own, and none can be made during a capture
         torch.cuda.synchronize()
         set_carveouts([call for call in self.calls if isinstance(call, Launch)])  # a graph keeps what is asked for now
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=_capture_stream(), capture_error_mode="thread_local"):
-            super().__call__()
+        graph: Any = torch.cuda.CUDAGraph()
+        with cuda.stream(_capture_stream(here_card())):  # `torch.cuda.graph` would give unused memory back each time
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                super().__call__()
+            finally:
+                graph.capture_end()
         return graph
 
 
-def _capture_stream() -> Any:
-    """The stream of this thread's card on which graphs are captured; None, torch's own, where there is but one card."""
-    return None if (card := here_card()) is None else _stream_of(card)
-
-
 @cache
-def _stream_of(card: int) -> Any:
+def _capture_stream(card: int | None) -> Any:
+    """The stream of a card on which graphs are captured; what loading took is given back before the first."""
     import torch
 
     cuda: Any = torch.cuda
+    cuda.empty_cache()
     return cuda.Stream(card)
 
 
