@@ -85,6 +85,11 @@ def leaves(argument: Any) -> Any:
     return argument
 
 
+def kinds(argument: Any) -> Any:
+    """The types of an argument, all the way down."""
+    return type(argument), *(map(kinds, argument) if isinstance(argument, tuple) else ())
+
+
 def described(one: Any) -> Any:
     if isinstance(one, Launch):
         return one.kernel, one._grid, one._options, one.compiled_for, leaves(one.arguments)
@@ -135,5 +140,8 @@ def test_calls_are_those_that_binding_gives(
                 assert len(found) == len(wanted)
                 for one, other in zip(found, wanted, strict=True):
                     assert described(one) == described(other), size
+                    if isinstance(one, Launch):  # which is compiled for what binding gives
+                        source: Any = one.prepare
+                        assert kinds(source.__self__.arguments) == kinds(other.arguments)
             most = 0.6 if name.startswith("rows") else 0.33  # products of rows are functions that close over a layer
             assert few < most * len(bound), (size, few, len(bound))
