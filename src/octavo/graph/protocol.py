@@ -29,6 +29,14 @@ class MadeReady(Protocol):
 
 
 @runtime_checkable
+class Capturing(Protocol):
+    """A call that becomes a graph of a device in its first runs."""
+
+    def is_captured(self) -> bool:
+        """Whether it has become one."""
+
+
+@runtime_checkable
 class Releasable(Protocol):
     """A call that holds something of a device."""
 

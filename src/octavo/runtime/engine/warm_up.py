@@ -24,8 +24,8 @@ from octavo.runtime.sampling.top_k import BEST, DRAWN
 log = logging.getLogger("octavo")
 
 RUNS = 2
-"""Runs of each size: call by call, and captured. As it will be then it is timed, unless its time is known or not asked
-for."""
+"""Runs of each size, at most: call by call, and captured. As it will be then it is timed, unless its time is known or
+not asked for."""
 SHARE = 10
 """Steps run for this many times what the last capture took before the next one beside them."""
 
@@ -151,6 +151,8 @@ class WarmUp:
         else:
             self._run(size)
         bound.runs += 1
+        if bound.runs < RUNS and all(plan.is_captured() for plan in bound.plans):
+            bound.runs = RUNS
         if bound.runs < RUNS or (bound.runs == RUNS and size.tokens and known is None):
             return
         self._bound.remove(bound)

@@ -144,7 +144,7 @@ class LateCalls(Calls):
 
 
 class Captured(Calls):
-    """Calls that run one by one the first time, and from the second on as one captured graph.
+    """Calls that run as one captured graph; one by one the first time, unless all launch kernels that are there.
 
     The kernels of its launches are being made from when it is made on, and are waited for before the first run.
     """
@@ -171,12 +171,19 @@ class Captured(Calls):
     def __call__(self) -> None:
         self.make_ready()
         self._runs += 1
-        if self._runs == 1:
-            super().__call__()
-            return
-        if self._graph is None:
+        if self._graph is None and (self._runs > 1 or self._may_capture_first()):
             self._graph = self._capture()
-        self._graph.replay()
+        if self._graph is None:
+            super().__call__()
+        else:
+            self._graph.replay()
+
+    def is_captured(self) -> bool:
+        return self._graph is not None
+
+    def _may_capture_first(self) -> bool:
+        """Whether no call compiles, loads or allocates anything when it runs first."""
+        return all(isinstance(call, Launch) and call.made is not None for call in self.calls)
 
     def _capture(self) -> Any:
         import torch
@@ -217,6 +224,9 @@ class OnCard:
 
     def is_ready(self) -> bool:
         return self._call.is_ready() if isinstance(self._call, Captured) else True
+
+    def is_captured(self) -> bool:
+        return isinstance(self._call, Captured) and self._call.is_captured()
 
     def make_ready(self) -> None:
         if isinstance(self._call, Captured):

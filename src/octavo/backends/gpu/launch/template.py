@@ -10,7 +10,6 @@ shared, or something else in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -32,25 +31,23 @@ SHORT = 1 << 31
 """Bytes of memory within which kernels may be compiled to count in 32 bits."""
 
 
-class Span(NamedTuple):
-    """Where a tensor lies: from its first byte to after its last."""
-
-    start: int
-    end: int
-
-
 class Values(NamedTuple):
-    """What calls of a node may be made of: `kind` is equal for nodes whose calls differ in addresses alone."""
+    """What calls of a node may be made of.
+
+    kind     equal for nodes whose calls differ in addresses alone
+    tensors  of its values
+    starts   where they lie
+    """
 
     kind: Any
-    tensors: list[torch.Tensor]
-    spans: list[Span]
+    tensors: Sequence[torch.Tensor]
+    starts: Sequence[int]
 
 
 class At(NamedTuple):
-    """An address in the value that a span is of."""
+    """An address in a tensor of a node's values."""
 
-    span: int
+    tensor: int
     offset: int
 
 
@@ -92,23 +89,27 @@ class Template:
     asked  what binding it asked of `Context.holds`: names, the numbers of inputs, and answers
     """
 
-    def __init__(self, c: Context, b: BoundNode, spans: Sequence[Span], asked: Sequence[tuple[str, Any, bool]]) -> None:
-        self._spans, self._shared, self._found = spans, c.scratch, dict[Any, torch.Tensor]()
+    def __init__(self, c: Context, b: BoundNode, values: Values, asked: Sequence[tuple[str, Any, bool]]) -> None:
+        self._starts, self._shared, self._found = values.starts, c.scratch, dict[Any, torch.Tensor]()
+        self._ends = [start + _nbytes(x) for start, x in zip(values.starts, values.tensors, strict=True)]
         places = {id(value): i for i, value in enumerate(b.inputs)}
         if not all(id(value) in places for _, value, _ in asked):
             raise _Unknown
         self._asked = [(name, places[id(value)], answer) for name, value, answer in asked]
         self._made = [self._of_call(call) for call in b.calls]
 
-    def _of_call(self, call: Call) -> tuple[Launch | Callable[..., None], list[Any]]:
+    def _of_call(self, call: Call) -> tuple[Launch | Callable[..., None], Sequence[Any], Sequence[tuple[int, Any]]]:
+        """A call, its arguments, and by number those that have addresses of values."""
         if isinstance(call, Launch):
-            return call, [self._part(argument) for argument in call.arguments]
+            parts = [self._part(argument) for argument in call.arguments]
+            moves = [(i, part) for i, part in enumerate(parts) if isinstance(part, At | _Parts | _Tiles)]
+            return call, call.arguments, moves
         if not isinstance(call, partial) or not isinstance(call.func, FunctionType):
             raise _Unknown
         if not all(isinstance(argument, torch.Tensor) for argument in call.args):
             raise _Unknown
-        places = [(argument, self._place(argument)) for argument in call.args]
-        return partial(call.func, **call.keywords), [x if at is None else _View(x, at) for x, at in places]
+        views = [(i, _View(x, at)) for i, x in enumerate(call.args) if (at := self._place(x)) is not None]
+        return partial(call.func, **call.keywords), call.args, views
 
     def _part(self, argument: Any) -> Any:
         """An argument, or what it is made of where there are addresses of values in it."""
@@ -126,10 +127,10 @@ class Template:
     def _place(self, tensor: torch.Tensor) -> At | None:
         """Where a tensor lies; None for memory that plans share."""
         address = tensor.data_ptr()
-        for i, span in enumerate(self._spans):
-            if span.start == address:
-                return At(i, 0)
-        within = [At(i, address - s.start) for i, s in enumerate(self._spans) if s.start < address < s.end]
+        if address in self._starts:
+            return At(self._starts.index(address), 0)
+        spans = enumerate(zip(self._starts, self._ends, strict=True))
+        within = [At(i, address - start) for i, (start, end) in spans if start < address < end]
         if len(within) == 1:
             return within[0]
         for name, memory in self._shared.items():
@@ -149,12 +150,17 @@ class Template:
             return None
         for name, i, _ in self._asked:
             c.contents[name] = inputs[i]
-        starts, calls = [span.start for span in values.spans], list[Call]()
-        for made, parts in self._made:
+        starts, calls = values.starts, list[Call]()
+        for made, arguments, moves in self._made:
+            given = list(arguments)
             if isinstance(made, Launch):
-                calls.append(made.moved(tuple([_filled(part, starts) for part in parts]), otherwise))
+                for i, part in moves:
+                    given[i] = _filled(part, starts)
+                calls.append(made.moved(tuple(given), otherwise))
             else:
-                calls.append(partial(made, *(_viewed(part, values) for part in parts)))
+                for i, view in moves:
+                    given[i] = _viewed(view, values)
+                calls.append(partial(made, *given))
         return calls
 
 
@@ -165,18 +171,17 @@ def _filled(part: Any, starts: Sequence[int]) -> Any:
     if kind is _Parts:
         return tuple([_filled(one, starts) for one in part])
     if kind is _Tiles:
-        moved = copy(part.descriptor)
-        moved.base = Address(starts[part.at.span] + part.at.offset, part.descriptor.base.dtype)
+        moved = object.__new__(type(part.descriptor))
+        base = Address(starts[part.at.tensor] + part.at.offset, part.descriptor.base.dtype)
+        moved.__dict__.update(part.descriptor.__dict__, base=base)
         return moved
     return part
 
 
-def _viewed(part: Any, values: Values) -> torch.Tensor:
-    if isinstance(part, torch.Tensor):
-        return part
+def _viewed(part: _View, values: Values) -> torch.Tensor:
     like, at = part
-    base = values.tensors[at.span]
-    start = values.spans[at.span].start + at.offset - base.untyped_storage().data_ptr()
+    base = values.tensors[at.tensor]
+    start = values.starts[at.tensor] + at.offset - base.untyped_storage().data_ptr()
     view = torch.empty(0, dtype=like.dtype, device=like.device)
     return view.set_(base.untyped_storage(), start // like.element_size(), like.shape, like.stride())
 
@@ -219,6 +224,7 @@ class Templates:
         self._bind, self._lasting = bind, lasting
         self._known = dict[Any, list[Template]]()
         self._seen = dict[int, tuple[Any, Values]]()
+        """What is known of values, by their ids."""
 
     def calls(self, c: Context, b: BoundNode) -> list[Call]:
         """The calls of a node."""
@@ -229,9 +235,10 @@ class Templates:
                 return found
         recording = c.recording()
         bound = b._replace(calls=self._bind(recording, b))
-        values = self._values(c, b)  # weights may have got scales of another kind, or have been joined
+        self._seen.clear()  # weights may have got scales of another kind, or have been joined
+        values = self._values(c, b)
         try:
-            template = Template(c, bound, values.spans, recording.asked or ())
+            template = Template(c, bound, values, recording.asked or ())
             self._known.setdefault(values.kind, []).append(template)
         except _Unknown:
             pass
@@ -239,33 +246,28 @@ class Templates:
 
     def _values(self, c: Context, b: BoundNode) -> Values:
         given = [*b.inputs, b.out]
-        weights = [value for value in b.inputs if isinstance(value, LASTING[:3])]
-        if len(weights) > 1 and "concat" in b.node.op:
+        if "concat" in b.node.op:
+            weights = [value for value in b.inputs if isinstance(value, QuantWeight | FloatWeight | RowWeight)]
             given += c.joined(weights)
             rows = b.inputs[1 + len(weights) :] if b.node.op == "mul_mat_concat_add" else ()
             given += [c.joined_rows(rows)] if rows else []
-        kinds, tensors, spans = list[Any](), list[torch.Tensor](), list[Span]()
-        for value in given:
-            found = self._lasting.values(value) if isinstance(value, LASTING) else self._once(value)
-            kinds.append(found.kind)
-            tensors += found.tensors
-            spans += found.spans
-        starts = [span.start for span in spans]
-        same = tuple([starts.index(start) for start in starts])
-        return Values((self._lasting.kind(b.node), c.wanted, c.copies, same, *kinds), tensors, spans)
+        found = [(self._seen.get(id(value)) or self._see(value))[1] for value in given]
+        starts = [start for each in found for start in each.starts]
+        same, kinds = tuple(map(starts.index, starts)), tuple([each.kind for each in found])
+        kind = self._lasting.kind(b.node), c.wanted, c.copies, same, kinds
+        return Values(kind, [x for each in found for x in each.tensors], starts)
 
-    def _once(self, value: Any) -> Values:
-        """Of a value of this plan, which some nodes have."""
-        if id(value) not in self._seen:
-            self._seen[id(value)] = value, _of(value)
-        return self._seen[id(value)][1]
+    def _see(self, value: Any) -> tuple[Any, Values]:
+        seen = value, self._lasting.values(value) if isinstance(value, LASTING) else _of(value)
+        self._seen[id(value)] = seen
+        return seen
 
 
 def _of(value: Any) -> Values:
-    tensors = list(_tensors(value))
-    spans = [_span(x) for x in tensors]
-    shapes = [(x.dtype, x.shape, x.stride(), span.start % 16) for x, span in zip(tensors, spans, strict=True)]
-    return Values((_traits(value), *shapes), tensors, spans)
+    tensors = tuple(_tensors(value))
+    starts = [x.data_ptr() for x in tensors]
+    shapes = [(x.dtype, x.shape, x.stride(), start % 16) for x, start in zip(tensors, starts, strict=True)]
+    return Values((_traits(value), *shapes), tensors, starts)
 
 
 def _traits(value: Any) -> Any:
@@ -307,9 +309,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from (x for x in (value.data, value.scales) if x is not None)
 
 
-def _span(x: torch.Tensor) -> Span:
-    start = x.data_ptr()
-    if x.is_contiguous():
-        return Span(start, start + x.nbytes)
+def _nbytes(x: torch.Tensor) -> int:
+    """Bytes from a tensor's first to after its last."""
     last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
-    return Span(start, start + (1 + last) * x.element_size())
+    return (1 + last) * x.element_size() if x.numel() else 0
