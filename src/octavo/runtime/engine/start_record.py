@@ -82,13 +82,13 @@ def record_of(engine: Engine) -> StartRecord:
 
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def _seconds(value: object) -> float:
     if not isinstance(value, int | float) or not 0 < value < MOST_SECONDS:
-        raise ValueError(f"{value!r} are no seconds")
+        raise ValueError(f"{value!r} is not a number of seconds")
     return float(value)
 
 
