@@ -106,11 +106,11 @@ def test_all_is_made_where_a_kernel_can_not_be(monkeypatch: pytest.MonkeyPatch) 
     ran: list[str] = []
     monkeypatch.setattr(launch, "PendingKernels", lambda launches: SimpleNamespace(finish=lambda: None))
     monkeypatch.setattr(gluon, "_given_up", set())
-    calls = ReadLayouts([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    calls = ReadLayouts([lambda: ran.append("ordered")], lambda: [lambda: ran.append("all")])
     monkeypatch.setattr(gluon, "_given_up", {"w4a16_multicta"})
     calls()
     assert ran == ["all"]
-    calls = ReadLayouts([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    calls = ReadLayouts([lambda: ran.append("ordered")], lambda: [lambda: ran.append("all")])
     calls()
     assert ran == ["all", "ordered"]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.call import Calls, Grid, Launch
@@ -77,7 +78,9 @@ def given_up() -> frozenset[Name]:
 def kernel(name: Name) -> Any:
     """The kernel. Raises Unusable if it can't be imported."""
     with attempt(name):
-        return getattr(importlib.import_module(f"{FOLDER}.{MODULES[name]}"), KERNELS.get(name, f"{name}_hopper_kernel"))
+        path = f"{FOLDER}.{MODULES[name]}"
+        module = sys.modules.get(path) or importlib.import_module(path)
+        return getattr(module, KERNELS.get(name, f"{name}_hopper_kernel"))
 
 
 @contextmanager
@@ -139,6 +142,11 @@ class Preferred(Launch):
         self._name: Name = name
         self._otherwise = otherwise
         self._others: Calls | None = None
+
+    def moved(self, arguments: tuple[Any, ...], otherwise: Callable[[], Sequence[Callable[[], None]]]) -> Self:
+        other = super().moved(arguments, otherwise)
+        other._otherwise = otherwise
+        return other
 
     def prepare(self) -> Any:
         with suppress(Unusable), attempt(self._name):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from octavo.backends.gpu.compile import gluon
@@ -26,18 +26,18 @@ ALL = frozenset({"plain", "ordered"})
 class ReadLayouts(Captured):
     """Calls that make of activations only what is read.
 
-    whole  calls that make all of it. They are taken where a kernel in Gluon turns out not to compile before the calls
-           are captured: the one in its place may read the other half
+    whole  gives calls that make all of it. They are taken where a kernel in Gluon turns out not to compile before the
+           calls are captured: the one in its place may read the other half
     """
 
-    def __init__(self, calls: Sequence[Call], whole: Sequence[Call]) -> None:
-        self._known, self._whole = gluon.given_up(), tuple(whole)
+    def __init__(self, calls: Sequence[Call], whole: Callable[[], Sequence[Call]]) -> None:
+        self._known, self._whole = gluon.given_up(), whole
         super().__init__(calls)
 
     def __call__(self) -> None:
         self.make_ready()
         if self._graph is None and gluon.given_up() != self._known:
-            self.calls = self._whole
+            self.calls = tuple(self._whole())
         super().__call__()
 
 
