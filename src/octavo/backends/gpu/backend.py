@@ -339,9 +339,12 @@ class GpuBinder:
     def _fused(self, context: Context, bound: Sequence[BoundNode], contexts: Mapping[int, Context]) -> list[Call]:
         """The calls of what was bound, of which some have contexts of their own, several nodes' as one launch."""
         from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
+        from octavo.backends.gpu.matmul.experts.gated import fuse_gating
         from octavo.backends.gpu.matmul.experts.routing_fusion import fuse_routing
 
         bound = fuse_routing(context, bound, self._graph, self._again, contexts)
+        if not self._backend.deterministic:
+            bound = fuse_gating(context, bound, self._graph)
         return fuse_epilogues(context, bound, self._graph)
 
     def _may_capture(self) -> bool:

@@ -156,16 +156,16 @@ def tile_layout(block: list[int], kind: Any) -> Any:
     from triton.experimental.gluon import language as gl
 
     if kind == gl.int32:
-        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=len(block))
     return gl.NVMMASharedLayout.get_default_for(block, kind)
 
 
-def tiles(x: Any, rows: int, columns: int) -> Any:
-    """A descriptor of tiles of a float16, int8, fp8 or int32 matrix, with their `tile_layout`."""
+def tiles(x: Any, *block: int) -> Any:
+    """A descriptor of tiles of a float16, int8, fp8 or int32 matrix, or of more dimensions, with their
+    `tile_layout`."""
     import torch
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     kinds = {torch.float16: gl.float16, torch.int32: gl.int32}  # that of fp8 is that of int8, too
-    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8))
-    return TensorDescriptor.from_tensor(x, [rows, columns], layout)
+    return TensorDescriptor.from_tensor(x, list(block), tile_layout(list(block), kinds.get(x.dtype, gl.int8)))

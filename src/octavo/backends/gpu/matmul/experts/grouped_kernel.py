@@ -9,6 +9,7 @@ Tile:
     CTAs             |     0     |     1     |     2     | ...    equal shares of all items' steps of K, 256 values each
     ring             the next item's codes | scales | x^T are on their way while this one's are multiplied
     warps            four, which fill the ring, too, or a fifth that does
+    gated            an item's rows are half of gate's, half of up's; their products are gated where they are
 Bound: bytes of the experts' weights: of 128, 768 x 2048 in Q4_K, 16 tokens by 8 of them 2,830 GB/s, of 32, 2880 x 2880
     in MXFP4, 8 and 32 tokens by 4 of them 2,780 and 3,000 on an H200 (bench/results/gpu-experts-2026-11-30.json).
 Tried: docs/log.md: "A matvec for each pair is hard to beat with few of them".
@@ -28,7 +29,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.compile.gluon_names import barrier
+from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile, reinterpret
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import TILE, Sources, W4A16Ring, memory_of, send_weights
 from octavo.backends.gpu.matmul.w4a16.streamk_kernel import StepRange, whole_tile
 from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import multiply_stage, send_stage_tokens
@@ -100,9 +101,74 @@ def _store(acc, y, order, first, end, row, expert, n):
 
 
 @gluon.jit
+def _store_gated(acc, gate, y, first, end, row, expert, n, KIND: gl.constexpr):
+    """Rows `first` to `end` - 1 of gate [pairs, n], from `row` on, = KIND of acc's rows of gate and of up, which are
+    biased before: float16, `reordered`."""
+    H: gl.constexpr = acc.shape[0] // 2
+    C: gl.constexpr = acc.shape[1]
+    of_gate, of_up = acc.reshape([2, H, C]).permute((1, 2, 0)).split()
+    LAYOUT: gl.constexpr = of_gate.type.layout
+    rows = row + gl.arange(0, H, gl.SliceLayout(1, LAYOUT))
+    place = first + gl.arange(0, C, gl.SliceLayout(0, LAYOUT))
+    if y.factors is not None:
+        of_gate *= gl.load(y.factors + 2 * expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+        of_up *= gl.load(y.factors + (2 * expert + 1) * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+    if gate.biases is not None:
+        of_gate += gl.load(gate.biases.x + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+        of_up += gl.load(gate.biases.other + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+    value = KIND(of_gate, of_up, *gate.numbers)
+    at = rows // 16 * 16 + rows % 2 * 8 + rows % 16 // 4 * 2 + rows // 2 % 2
+    out = gate.data + place.expand_dims(0).to(gl.int64) * gate.stride + at.expand_dims(1)
+    gl.store(out, value.to(gl.float16), mask=(rows < n).expand_dims(1) & (place < end).expand_dims(0))
+
+
+@gluon.jit
+def _memory_of(tiles, STAGES: gl.constexpr, WIDE: gl.constexpr):
+    """Shared memory for tiles of two dimensions, also of a source whose tiles have two parts: rows, or, WIDE, columns
+    side by side."""
+    memory = 0
+    if tiles is not None:
+        SHAPE: gl.constexpr = tiles.block_type.shape
+        if len(SHAPE) == 2:
+            memory = memory_of(tiles, STAGES)
+        elif WIDE:
+            plain: gl.constexpr = gl.NVMMASharedLayout(0, 32, 2)
+            memory = gl.allocate_shared_memory(tiles.dtype, [STAGES, SHAPE[0], SHAPE[1] * SHAPE[2]], plain)
+        else:
+            rows: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SHAPE[0] * SHAPE[1], SHAPE[2]], tiles.dtype)
+            memory = gl.allocate_shared_memory(tiles.dtype, [STAGES, SHAPE[0] * SHAPE[1], SHAPE[2]], rows)
+    return memory
+
+
+@gluon.jit
+def _copy(tiles, at, bar, memory, there):
+    """Have a tile of three dimensions copied to memory that has two."""
+    copy_tile(tiles, at, bar, reinterpret(memory, tiles.dtype, tiles.block_type.shape, tiles.layout), pred=there)
+
+
+@gluon.jit
+def _send_weights(sources, ring, slot, step, row, expert, n, there):
+    """`send_weights` of an expert's rows from `row` on, or of these of each of two parts with n rows."""
+    if len(sources.codes.block_type.shape) == 2:
+        send_weights(sources, ring, slot, step, expert * n + row, there, X_TILES=1)
+    else:
+        bar = ring.ready.index(slot)
+        WEIGHTS: gl.constexpr = sources.codes.block_type.nbytes + sources.scales.block_type.nbytes
+        MORE: gl.constexpr = 0 if sources.codes2 is None else sources.codes2.block_type.nbytes
+        mbarrier.expect(bar, WEIGHTS + MORE + sources.x.block_type.nbytes, pred=there)
+        column = step * sources.codes.block_type.shape[2]
+        _copy(sources.codes, [2 * expert, row, column], bar, ring.codes.index(slot), there)
+        if sources.codes2 is not None:
+            column = step * sources.codes2.block_type.shape[2]
+            _copy(sources.codes2, [2 * expert, row, column], bar, ring.codes2.index(slot), there)
+        pair = step * sources.scales.block_type.shape[0]
+        _copy(sources.scales, [pair, 2 * expert, row], bar, ring.scales.index(slot), there)
+
+
+@gluon.jit
 def _share(tiles, n, k, shape: gl.constexpr):
     """This program's steps, and how many items a tile of pairs has."""
-    across = gl.cdiv(n, shape.block_n)
+    across = gl.cdiv(n, shape.rows)
     steps = gl.cdiv(k, TILE * shape.depth)
     return share_of(gl.load(tiles) * across, steps, gl.program_id(0), gl.num_programs(0), LEAST_STEPS), across
 
@@ -112,16 +178,16 @@ def _begin(sources, ring, tiles, n, k, STAGES: gl.constexpr, shape: gl.constexpr
     """Have the first STAGES steps copied, weights before x is waited for. Returns the place after these (`_next`) and
     how many steps are left."""
     work, across = _share(tiles, n, k, shape)
-    rows = across * shape.block_n
+    rows = across * shape.rows
     begin = work.start // work.steps
-    at = (begin // across, begin % across * shape.block_n, work.start - begin * work.steps)
+    at = (begin // across, begin % across * shape.rows, work.start - begin * work.steps)
     here, coming = _tile_at(tiles, at[0]), _tile_at(tiles, at[0] + 1)
     left = work.stop - work.start
     tokens = ()
     for i in gl.static_range(STAGES):
-        send_weights(sources, ring, i, at[2], here[0] * n + at[1], i < left, X_TILES=1)
+        _send_weights(sources, ring, i, at[2], at[1], here[0], n, i < left)
         tokens = tokens + ((at[2], here[1]),)  # noqa: RUF005
-        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.block_n)
+        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.rows)
     if PDL:
         gdc_wait()
     for i in gl.static_range(STAGES):
@@ -132,7 +198,7 @@ def _begin(sources, ring, tiles, n, k, STAGES: gl.constexpr, shape: gl.constexpr
 @gluon.jit
 def _send(sources, ring, slot, at, here, n, there):
     """Have a step copied."""
-    send_weights(sources, ring, slot, at[2], here[0] * n + at[1], there, X_TILES=1)
+    _send_weights(sources, ring, slot, at[2], at[1], here[0], n, there)
     send_stage_tokens(sources, ring, slot, at[2], there, here[1])
 
 
@@ -141,32 +207,34 @@ def _producer(sources, ring, free, tiles, n, k, shape: gl.constexpr, PDL: gl.con
     """Fill the ring, a stage as soon as it has been read."""
     STAGES: gl.constexpr = shape.stages
     work, across = _share(tiles, n, k, shape)
-    rows = across * shape.block_n
+    rows = across * shape.rows
     at, here, coming, left = _begin(sources, ring, tiles, n, k, STAGES, shape, PDL)
     slot, phase = 0, 0
     for _ in range(left):
         mbarrier.wait(free.index(slot), phase)
         _send(sources, ring, slot, at, here, n, True)
-        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.block_n)
+        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.rows)
         phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
         slot = gl.where(slot == STAGES - 1, 0, slot + 1)
 
 
 @gluon.jit
 def _products(
-    sources, ring, free, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
+    sources, ring, free, order, tiles, y, gate, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
+    KIND: gl.constexpr, PDL: gl.constexpr,
 ):
     """Multiply this program's steps, and store the items that it finishes. Without `free`, at whose barriers it tells
     the producer what it has read, it fills the ring itself."""
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
     work, across = _share(tiles, n, k, shape)
-    rows = across * BN
+    rows = across * shape.rows
     if free is None:
         at, here, coming, left = _begin(sources, ring, tiles, n, k, STAGES - 1, shape, PDL)
     elif PDL:
         gdc_wait()
-    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, shape.block_m, 16])
+    WGMMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, shape.block_m, 16])
+    mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [shape.warps, 1], [16, 8]) if shape.small else WGMMA
     slot, phase, before = 0, 0, STAGES - 1
     for item in range(work.start // work.steps, gl.cdiv(work.stop, work.steps)):
         first_step = gl.maximum(work.start - item * work.steps, 0)
@@ -180,7 +248,7 @@ def _products(
             acc = multiply_stage(acc, ring, slot, layout, shape.depth, mma)
             if free is None:
                 _send(sources, ring, before, at, here, n, left > 0)
-                at, here, coming = _next(at, here, coming, tiles, work.steps, rows, BN)
+                at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.rows)
                 left -= 1
             else:
                 barrier()  # all warps have read the codes of the stage before, and the tensor cores its x
@@ -188,22 +256,28 @@ def _products(
             before = slot
             phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
             slot = gl.where(slot == STAGES - 1, 0, slot + 1)
-        acc = warpgroup_mma_wait(0, [acc])
+        if not shape.small:
+            acc = warpgroup_mma_wait(0, [acc])
         if free is not None:
             barrier()
             mbarrier.arrive(free.index(before))
         acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
         if last:
-            _store(acc, y, order, first, end, item % across * BN, expert, n)
+            if gate is not None:
+                _store_gated(acc, gate, y, first, end, item % across * shape.rows, expert, n, KIND)
+            else:
+                _store(acc, y, order, first, end, item % across * BN, expert, n)
 
 
 @gluon.jit
 def experts_grouped_kernel(
-    x, codes, codes2, scales, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
-    PDL: gl.constexpr,
+    x, codes, codes2, scales, order, tiles, y, gate, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
+    KIND: gl.constexpr, PDL: gl.constexpr,
 ):
     """Row order[i] of y f32 [pairs, n] is row i of x by its expert's weights. As many programs as fit the card.
 
+    With `gate`, which is `GatedRows`, an expert has n rows of gate and n of up, which codes, codes2 and scales tell
+    apart by a dimension more, and KIND of both is left there, sorted, for the next product.
     x, codes, codes2 and scales are `Sources`; x is float16 [pairs, k], sorted, as `reordered` gives it, and the rows of
     weights are those of all experts, n of each. y is `Results`; tiles is what `sort_kernel` lists. splits is memory for
     partial sums, and a counter for each item.
@@ -213,18 +287,18 @@ def experts_grouped_kernel(
     STAGES: gl.constexpr = shape.stages
     sources = Sources(codes, codes2, scales, x)
     ring = W4A16Ring(
-        memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES),
-        barriers(STAGES),
+        _memory_of(codes, STAGES, False), _memory_of(codes2, STAGES, False), _memory_of(scales, STAGES, True),
+        memory_of(x, STAGES), barriers(STAGES),
     )
     if shape.producer:
         free = barriers(STAGES)
         gl.warp_specialize(
             [
-                (_products, (None, ring, free, order, tiles, y, splits, n, k, layout, shape, PDL)),
+                (_products, (None, ring, free, order, tiles, y, gate, splits, n, k, layout, shape, KIND, PDL)),
                 (_producer, (sources, ring, free, tiles, n, k, shape, PDL)),
             ],
             [1],
             [OTHERS],
         )
     else:
-        _products(sources, ring, None, order, tiles, y, splits, n, k, layout, shape, PDL)
+        _products(sources, ring, None, order, tiles, y, gate, splits, n, k, layout, shape, KIND, PDL)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ import torch
 from octavo.backends.gpu.attention.attention_tiles import exact_products
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device.torch_device import multiprocessors
-from octavo.backends.gpu.launch.arguments import Matrix, Source, SplitK, matrix
+from octavo.backends.gpu.launch.arguments import GatedRows, Matrix, Results, Source, SplitK, matrix
+from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import QUANTIZE_BLOCK, block_of, warps_of
@@ -25,7 +27,7 @@ from octavo.backends.gpu.matmul.experts.expert_shapes import (
     ExpertsMmaShape,
     ExpertsShape,
 )
-from octavo.backends.gpu.matmul.w4a16.launch import results, tile_shapes, tiles_of
+from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, results, tile_shapes, tiles_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.protocol import Call
@@ -37,6 +39,8 @@ SORT_BLOCK = 1024
 FEW_SLOTS = 512
 """Slots for which there is memory at least, then four times as many, and so on: kernels are compiled for each."""
 FLOAT_BLOCK = 1024
+GATED_ROWS = 128
+"""Of a tile, gate's and up's: in halves of 64 both are in one thread."""
 
 
 def sorts(n_pairs: int, n_experts: int, most_reads: float = MOST_READS) -> bool:
@@ -60,6 +64,14 @@ def product(
     return product_in(c, shape, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts, most) else None
 
 
+def grouped_shape(c: Context, w: QuantWeight, n_pairs: int) -> ExpertsGroupedShape | None:
+    """The shape of `product` where it is by `experts_grouped`."""
+    shape = dispatch.experts(w.layout, w.n, w.kp, n_pairs / w.experts, c.target.arch)
+    if c.deterministic or not isinstance(shape, ExpertsGroupedShape):
+        return None
+    return shape if sorts(n_pairs, w.experts, MOST_READS_BY_TENSOR_CORES) else None
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Activations of products with experts.
@@ -73,6 +85,18 @@ class Rows:
     source: Source
     kind: Any
     count: int
+
+
+@dataclass(frozen=True, eq=False)
+class BoundProduct:
+    """A product by `weight` with its calls; the others are what `product` takes."""
+
+    weight: QuantWeight
+    rows: Rows
+    ids: torch.Tensor
+    out: torch.Tensor
+    sharing: int
+    calls: list[Call]
 
 
 def product_in(
@@ -186,7 +210,9 @@ def _sorted(
     if tiles is not None and c.holds(f"{'list' if listed else 'tiles'} of {most}", ids) and held:
         return []
     order, counts = _order(c, w, ids.numel())
-    block, warps = (SORT_BLOCK, 4) if ids.numel() <= 4 * SORT_BLOCK else (4 * SORT_BLOCK, 16)
+    block, warps = min(SORT_BLOCK, max(64, 1 << (ids.numel() - 1).bit_length())), 4
+    if ids.numel() > 4 * SORT_BLOCK:
+        block, warps = 4 * SORT_BLOCK, 16
     return [c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, tiles, ids.numel(), BLOCK_M=most,
                      B=block, EXPERTS=1 << (w.experts - 1).bit_length() if listed else 0, warps=warps)]
 
@@ -232,19 +258,84 @@ def _grouped(
     sharing: int,
 ) -> list[Call]:
     """As `product_in`, by `experts_grouped`. Scales become float16 the first time."""
-    n_pairs, across = ids.numel(), -(-w.n // shape.block_n)
-    order, _ = _order(c, w, n_pairs)
-    most = n_pairs // shape.block_m + min(w.experts, n_pairs)
-    tiles = c.shared(f"list of {shape.block_m}", 3 * (1 + most + LISTED_BEYOND), torch.int32)
-    calls = _sorted(c, w, ids, tiles, shape.block_m, listed=True)
+    calls = _sorted(c, w, ids, _list_of(c, shape, w, ids), shape.block_m, listed=True)
     x, gathers = _gathered(c, w, rows, ids, sharing, again=bool(calls))  # the kernel reads the list without a wait
-    steps = -(-w.kp // (TILE * shape.depth))
-    programs = min(multiprocessors() * shape.resident, most * across * steps)
-    sums = c.shared("partial sums", 2 * programs * shape.block_m * shape.block_n, torch.float32)
-    return [*calls, *gathers, gluon.Preferred(
-        "experts_grouped", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target, (programs,),
-        gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *tiles_of(c, shape, w),
-        order, tiles, results(c, w, out.view(n_pairs, w.n)), SplitK(sums, c.counters(most * across)),
-        w.n, w.kp, layout=w.layout, shape=shape, warps=shape.warps,
-        **({"maxnreg": shape.registers} if shape.registers else {}),
+    return [*calls, *gathers, _grouped_call(
+        c, shape, w, x, ids, results(c, w, out.view(-1, w.n)),
+        lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing),
     )]
+
+
+def _list_of(c: Context, shape: ExpertsGroupedShape, w: QuantWeight, ids: torch.Tensor) -> torch.Tensor:
+    """Memory for the list of tiles."""
+    return c.shared(f"list of {shape.block_m}", 3 * (1 + _most_tiles(shape, w, ids) + LISTED_BEYOND), torch.int32)
+
+
+def _most_tiles(shape: ExpertsGroupedShape, w: QuantWeight, ids: torch.Tensor) -> int:
+    return ids.numel() // shape.block_m + min(w.experts, ids.numel())
+
+
+def _grouped_call(
+    c: Context, shape: ExpertsGroupedShape, w: QuantWeight, x: torch.Tensor, ids: torch.Tensor, y: Results,
+    otherwise: Callable[[], list[Call]], gate: GatedRows | None = None, kind: Any = None,
+) -> Launch:
+    """The product of sorted rows x by listed tiles, its results in `y` or, of a `gated` shape, in `gate`."""
+    n, most = w.n // (1 + shape.gated), _most_tiles(shape, w, ids)
+    items, steps = most * -(-n // shape.rows), -(-w.kp // (TILE * shape.depth))
+    programs = min(multiprocessors() * shape.resident, items * steps)
+    sums = c.shared("partial sums", 2 * programs * shape.block_m * shape.block_n, torch.float32)
+    order, _ = _order(c, w, ids.numel())
+    sources = _gated_tiles(c, shape, w) if shape.gated else tiles_of(c, shape, w)
+    return gluon.Preferred(
+        "experts_grouped", otherwise, c.target, (programs,), gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *sources,
+        order, _list_of(c, shape, w, ids), y, gate, SplitK(sums, c.counters(items)), n, w.kp, layout=w.layout,
+        shape=shape, KIND=kind, warps=shape.warps, **({"maxnreg": shape.registers} if shape.registers else {}),
+    )
+
+
+def _gated_tiles(c: Context, shape: ExpertsGroupedShape, w: QuantWeight) -> tuple[Any, Any, Any]:
+    """As `tiles_of`, of tiles that have as many rows of gate as of up, [2, rows, columns]."""
+    planes, parts, n = w.planes(torch.int8), 2 * w.experts, w.n // 2
+    _, of_codes, of_codes2, of_scales = tile_shapes(w.layout, shape)
+    codes: Any = planes.codes8 if w.layout.planes[0] == 8 else planes.codes4
+    scales = f16_scales(c, w)
+    return (
+        gluon.tiles(codes.view(parts, n, -1), 2, shape.rows, of_codes[1]),
+        None if planes.codes2 is None else gluon.tiles(planes.codes2.view(parts, n, -1), 2, shape.rows, of_codes2[1]),
+        gluon.tiles(scales.view(len(scales), parts, n), of_scales[0], 2, shape.rows),
+    )
+
+
+def gated_products(
+    c: Context, one: BoundProduct, other: BoundProduct
+) -> tuple[list[Call], list[Call]] | None:
+    """The calls of a product by gate and up and of the one by what these are gated to, which is computed in the first
+    one's epilogue and stays sorted; None where that can't be. The first one's results are not stored."""
+    pairs, w, down = one.ids.numel(), one.weight, other.weight
+    shape, then = grouped_shape(c, w, pairs), grouped_shape(c, down, pairs)
+    if shape is None or then is None or shape.block_n != GATED_ROWS or w.n % 8 or len(other.calls) != 2:
+        return None
+    shape, order = replace(shape, gated=True), _order(c, w, pairs)[0]
+    memory = c.shared(f"gated inputs of {down.k}", pairs * down.kp, torch.float16).view(pairs, down.kp)
+    source = other.rows.source
+    block = min(FLOAT_BLOCK, 1 << (down.kp - 1).bit_length())
+    y, results_of_gate = results(c, down, other.out.view(-1, down.n)), results(c, w, one.out.view(-1, w.n))
+
+    def products() -> list[Call]:
+        return _portable(c.begin_plan(), w, one.rows, one.ids, one.out, one.sharing)
+
+    def first() -> list[Call]:
+        return [*products(), c.launch(
+            experts.gather_kernel, (pairs, -(-down.kp // block)), source, order, memory, 1, down.k, down.kp,
+            KIND=other.rows.kind, B=block,
+        )]
+
+    def second() -> list[Call]:
+        return [*products(), *_portable(c.begin_plan(), down, other.rows, one.ids, other.out, 1)]
+
+    with suppress(gluon.Unusable), gluon.attempt("experts_grouped"):
+        x = c.shared("sorted inputs", pairs * w.kp, torch.float16).view(pairs, w.kp)
+        gate = GatedRows(memory, down.kp, source.biases, source.numbers)
+        made = _grouped_call(c, shape, w, x, one.ids, results_of_gate, first, gate, other.rows.kind)
+        return [*one.calls[:-1], made], [_grouped_call(c, then, down, memory, one.ids, y, second)]
+    return None

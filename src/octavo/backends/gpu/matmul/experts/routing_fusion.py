@@ -25,11 +25,12 @@ from octavo.backends.gpu.weights.layout import padded
 from octavo.graph.node import Graph, Node
 from octavo.graph.protocol import Call
 
-MOST_TOKENS = 32
+MOST_TOKENS, MOST_SUMMED = 32, 256
 """Tokens of steps that are bound by launches; of more, programs that have a few rows of the router each read it too
-often."""
+often. The latter is of sums, a program a token."""
 FEW_EXPERTS, MOST_OF_MANY = 64, 4
-"""Experts up to which that holds; beside more, steps of up to 4 tokens: with 8 by 128 experts an H200 lost 13%."""
+"""Experts that are chosen in the router's launch, by the last program of four tokens; more of them only for up to 4
+tokens: with 8 by 128 experts, one token after the other, an H200 lost 13% of a step."""
 MOST_RANKED = 256
 """Experts that are ranked each against all."""
 MOST_VALUES = 8192
@@ -60,8 +61,10 @@ def fuse_routing(
             of_norm = [places.get(id(user), -1) for user in users[id(bound[i + 1].node)]]
             if min(of_norm, default=-1) < 0:
                 continue
-            last = max(of_norm)
             made = contexts.get(i + 1, c)
+            if not bound[i + 1].out.is_q8_1 and "plain" in made.wanted:
+                continue
+            last = max(of_norm)
             out, calls = _sum_and_norm(made, b, bound[i + 1])
             fused[i], fused[i + 1] = b._replace(calls=calls), bound[i + 1]._replace(calls=[])
             for at in of_norm:
@@ -82,11 +85,6 @@ class _Route:
         self.product, self.choice, self.count = product, choice, count
 
 
-def _pays(tokens: int, experts: int) -> bool:
-    """Whether a step is bound by its launches."""
-    return tokens <= min(MOST_TOKENS, MOST_TOKENS if experts <= FEW_EXPERTS else MOST_OF_MANY)
-
-
 def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequence[Node]]) -> _Route | None:
     """What of the nodes `after` a norm is its router's; None where that can't be fused with it."""
     source = b.inputs[0]
@@ -103,14 +101,15 @@ def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequenc
     alone = len(terms) == 0 or (len(terms) == 1 and terms[0].ndim == 1)
     if not isinstance(weight, FloatWeight) or weight.n * weight.k > MOST_RANKED * MOST_VALUES or not alone:
         return None
-    if not _pays(len(source), weight.n):
+    if len(source) > MOST_TOKENS:
         return None
     reads = [u for u in users[id(b.node)] if u.op.startswith("mul_mat_id")]
     if not reads:
         return None
     product, choice = rest[0], None
     if len(rest) > 1 and rest[1].node.op in ("top_k", "soft_max_top_k") and rest[1].node.inputs[0] is product.node:
-        choice = rest[1] if weight.n <= MOST_RANKED else None
+        few = len(source) <= MOST_OF_MANY or weight.n <= FEW_EXPERTS
+        choice = rest[1] if weight.n <= MOST_RANKED and few else None
     made = [b.out, product.out, *([choice.out] if choice else [])]
     if any(_overlap(source, value) for value in made):
         return None
@@ -176,12 +175,12 @@ def _launch(c: Context, b: BoundNode, route: _Route, normed: torch.Tensor | None
 
 def _is_summed(b: BoundNode, after: Sequence[BoundNode], outputs: set[int]) -> bool:
     """Whether the next node norms and quantizes what experts give."""
-    if not after or not _pays(len(b.out), b.inputs[1].shape[1]) or id(after[0].node) in outputs:
+    if not after or len(b.out) > MOST_SUMMED or id(after[0].node) in outputs:
         return False
     norm = after[0]
     if norm.node.op != "rms_norm" or norm.node.inputs[0] is not b.node or not isinstance(norm.out, Activation):
         return False
-    return norm.out.is_q8_1 and norm.out.kp <= MOST_VALUES and norm.out.k == b.out.stride(0)
+    return norm.out.kp <= MOST_VALUES and norm.out.k == b.out.stride(0)
 
 
 def _sum_and_norm(c: Context, b: BoundNode, norm: BoundNode) -> tuple[Activation, list[Call]]:
