@@ -243,7 +243,7 @@ def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
     for (factor, kind, dtype), size in zip(FACTORS, tile_shapes(layout, shape), strict=True):
         block = list(size)
         types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
-    return types if 2 in layout.planes else types | {"codes2": None}
+    return types if len(layout.planes) > 1 else types | {"codes2": None}
 
 
 def _experts(name: str, tokens: int) -> Case:

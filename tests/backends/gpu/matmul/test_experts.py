@@ -55,8 +55,8 @@ def test_sorting_is_stable_and_counts(ids: np.ndarray[Any, Any]) -> None:
     assert np.bincount([e for e, places in found for _ in places], minlength=n_experts).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("kind", ["values", "swiglu"])
-def test_rows_are_gathered_in_the_order_of_w4a16_hopper(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "together"), [("values", 1), ("values", 8), ("swiglu", 4)])
+def test_rows_are_gathered_in_the_order_of_w4a16_hopper(kind: str, together: int) -> None:
     """Number 4t + b + 2c of 16 goes to place 8b + 2t + c; of `values` two pairs share a row."""
     sharing, k, kp = (2, 100, 128) if kind == "values" else (1, 100, 128)
     rows = [NUMBERS.standard_normal((12 // sharing, k)).astype(np.float32) for _ in range(2)]
@@ -64,8 +64,10 @@ def test_rows_are_gathered_in_the_order_of_w4a16_hopper(kind: str) -> None:
     order = torch.from_numpy(NUMBERS.permutation(12).astype(np.int32)).to(DEVICE)
     out = torch.full((12, kp), torch.nan, dtype=torch.float16, device=DEVICE)
     source = Source(matrix(x), matrix(other) if kind == "swiglu" else None)
-    Context(GpuBackend().target).launch(gather_kernel, (12, 2), source, order, out, sharing, k, kp,
-                                        KIND=expression_of(kind) if kind == "swiglu" else kind, B=64)()
+    Context(GpuBackend().target).launch(
+        gather_kernel, (-(-12 // together), 2), source, order, out, 12, sharing, k, kp,
+        KIND=expression_of(kind) if kind == "swiglu" else kind, ROWS=together, B=64,
+    )()
     values = rows[0] if kind == "values" else rows[0] / (1 + np.exp(-rows[0])) * rows[1]
     expected = np.zeros((12, kp), np.float32)
     expected[:, :k] = values[order.cpu().numpy() // sharing]

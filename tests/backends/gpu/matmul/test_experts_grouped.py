@@ -111,7 +111,7 @@ def test_scales_of_e2m1_are_folded_by_row(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "taken"), [("MXFP4", True), ("NVFP4", True), ("Q4_K", True), ("Q6_K", True),
-                                             ("IQ4_NL", False), ("Q8_0", False), ("Q5_K", False)])
+                                             ("IQ4_NL", False), ("Q8_0", True), ("Q5_K", True), ("Q3_K", False)])
 def test_layouts_that_become_float16(name: str, taken: bool) -> None:
     layout = layout_of(by_name(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, 2, "sm_90")
@@ -125,12 +125,13 @@ def test_layouts_that_become_float16(name: str, taken: bool) -> None:
     [("Q4_K", (8, 64, 3, 4, 2, 0)), ("MXFP4", (8, 128, 3, 2, 2, 1)), ("Q6_K", (16, 64, 3, 3, 2, 0)),
      ("NVFP4", (32, 128, 6, 2, 1, 1)), ("Q4_0", (32, 64, 4, 3, 1, 0)), ("MXFP4", (16, 64, 3, 4, 2, 0)),
      ("Q4_K", (8, 128, 3, 4, 1, 2)), ("Q6_K", (16, 128, 3, 2, 2, 2)), ("MXFP4", (32, 128, 3, 2, 2, 3)),
-     ("MXFP4", (64, 128, 3, 8)), ("Q4_K", (32, 128, 4, 8)), ("NVFP4", (128, 128, 2, 8))], 12))
+     ("Q5_K", (8, 128, 3, 2, 2, 2)), ("Q8_0", (16, 128, 3, 2, 1, 2)), ("Q5_0", (16, 64, 3, 3, 2, 0)),
+     ("MXFP4", (64, 128, 3, 8)), ("Q4_K", (32, 128, 4, 8)), ("NVFP4", (128, 128, 2, 8))], 15))
 @pytest.mark.parametrize("tokens", [1, 9, 64, 200])
 def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
     """Of two products, of which the second finds what the first has sorted; one expert has many pairs. Twice, as
     programs leave counters behind."""
-    n_experts, n, k, used = 7, 200, 768 if name in ("Q4_K", "Q6_K") else 832, 3
+    n_experts, n, k, used = 7, 200, 768 if name in ("Q4_K", "Q5_K", "Q6_K") else 832, 3
     loaded = [quantized(name, n_experts, n, k) for _ in range(2)]
     ids = NUMBERS.integers(0, n_experts, (tokens, used), dtype=np.int32)
     ids[: tokens // 2, 0] = 5
@@ -158,7 +159,7 @@ def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
 @ON_CARD
 @pytest.mark.parametrize(
     ("name", "numbers", "gating"),
-    [("Q4_K", (8, 128, 4, 2, 2, 2), "swiglu"), ("Q6_K", (16, 128, 3, 2, 2, 0), "swiglu"),
+    [("Q4_K", (8, 128, 4, 2, 2, 2), "swiglu"), ("Q5_K", (8, 128, 4, 2, 2, 2), "swiglu"), ("Q6_K", (16, 128, 3, 2, 2, 0), "swiglu"),
      ("MXFP4", (16, 128, 6, 2, 1, 1), "clamped_swiglu")],
 )
 @pytest.mark.parametrize("tokens", [3, 70])

@@ -146,7 +146,7 @@ class ExpertsGroupedShape(MultiCtaShape):
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsGroupedShape | None:
         """None where rows of scales do not begin at whole 16 bytes, as for `ExpertsHopperShape`."""
-        known = p.layout.bits != 8 and becomes_float16(p.layout, p.arch)
+        known = becomes_float16(p.layout, p.arch)
         if p.n % 4 or not known or not gluon.usable("experts_grouped"):
             return None
         block_m, block_n, most, resident, depth, how = numbers

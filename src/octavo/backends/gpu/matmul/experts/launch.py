@@ -27,7 +27,7 @@ from octavo.backends.gpu.matmul.experts.expert_shapes import (
     ExpertsMmaShape,
     ExpertsShape,
 )
-from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, results, tile_shapes, tiles_of
+from octavo.backends.gpu.matmul.w4a16.launch import code_planes, f16_scales, results, tile_shapes, tiles_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.protocol import Call
@@ -39,6 +39,8 @@ SORT_BLOCK = 1024
 FEW_SLOTS = 512
 """Slots for which there is memory at least, then four times as many, and so on: kernels are compiled for each."""
 FLOAT_BLOCK = 1024
+MANY_PAIRS, GATHERED = 1024, 4
+"""Of more pairs, a program gathers some: 8,192 programs take longer to begin than to copy."""
 GATED_ROWS = 128
 """Of a tile, gate's and up's: in halves of 64 both are in one thread."""
 
@@ -226,12 +228,19 @@ def _gathered(
     held = c.holds("gathered for", ids)
     if c.holds("gathered", rows.x) and held and not again:
         return x.view(n_pairs, w.kp), []
-    block = min(FLOAT_BLOCK, 1 << (w.kp - 1).bit_length())
-    order, _ = _order(c, w, n_pairs)
-    return x.view(n_pairs, w.kp), [c.launch(
-        experts.gather_kernel, (n_pairs, -(-w.kp // block)), rows.source, order, x, sharing, w.k, w.kp, KIND=rows.kind,
-        B=block,
-    )]
+    return x.view(n_pairs, w.kp), [_gather(c, w, rows, _order(c, w, n_pairs)[0], x, sharing)]
+
+
+def _gather(
+    c: Context, w: QuantWeight, rows: Rows, order: torch.Tensor, x: torch.Tensor, sharing: int
+) -> Call:
+    """The call that fills x with rows in the order of their pairs."""
+    n_pairs, block = order.numel(), min(FLOAT_BLOCK, 1 << (w.kp - 1).bit_length())
+    together = GATHERED if n_pairs > MANY_PAIRS else 1
+    return c.launch(
+        experts.gather_kernel, (-(-n_pairs // together), -(-w.kp // block)), rows.source, order, x, n_pairs, sharing,
+        w.k, w.kp, KIND=rows.kind, ROWS=together, B=block,
+    )
 
 
 def _by_hopper(
@@ -295,13 +304,12 @@ def _grouped_call(
 
 def _gated_tiles(c: Context, shape: ExpertsGroupedShape, w: QuantWeight) -> tuple[Any, Any, Any]:
     """As `tiles_of`, of tiles that have as many rows of gate as of up, [2, rows, columns]."""
-    planes, parts, n = w.planes(torch.int8), 2 * w.experts, w.n // 2
-    _, of_codes, of_codes2, of_scales = tile_shapes(w.layout, shape)
-    codes: Any = planes.codes8 if w.layout.planes[0] == 8 else planes.codes4
-    scales = f16_scales(c, w)
+    parts, n, scales = 2 * w.experts, w.n // 2, f16_scales(c, w)
+    codes, upper = code_planes(w)
+    _, of_codes, of_upper, of_scales = tile_shapes(w.layout, shape)
     return (
         gluon.tiles(codes.view(parts, n, -1), 2, shape.rows, of_codes[1]),
-        None if planes.codes2 is None else gluon.tiles(planes.codes2.view(parts, n, -1), 2, shape.rows, of_codes2[1]),
+        None if upper is None else gluon.tiles(upper.view(parts, n, -1), 2, shape.rows, of_upper[1]),
         gluon.tiles(scales.view(len(scales), parts, n), of_scales[0], 2, shape.rows),
     )
 
@@ -315,20 +323,16 @@ def gated_products(
     shape, then = grouped_shape(c, w, pairs), grouped_shape(c, down, pairs)
     if shape is None or then is None or shape.block_n != GATED_ROWS or w.n % 8 or len(other.calls) != 2:
         return None
-    shape, order = replace(shape, gated=True), _order(c, w, pairs)[0]
+    shape = replace(shape, gated=True)
     memory = c.shared(f"gated inputs of {down.k}", pairs * down.kp, torch.float16).view(pairs, down.kp)
     source = other.rows.source
-    block = min(FLOAT_BLOCK, 1 << (down.kp - 1).bit_length())
     y, results_of_gate = results(c, down, other.out.view(-1, down.n)), results(c, w, one.out.view(-1, w.n))
 
     def products() -> list[Call]:
         return _portable(c.begin_plan(), w, one.rows, one.ids, one.out, one.sharing)
 
     def first() -> list[Call]:
-        return [*products(), c.launch(
-            experts.gather_kernel, (pairs, -(-down.kp // block)), source, order, memory, 1, down.k, down.kp,
-            KIND=other.rows.kind, B=block,
-        )]
+        return [*products(), _gather(c, down, other.rows, _order(c, w, pairs)[0], memory, 1)]
 
     def second() -> list[Call]:
         return [*products(), *_portable(c.begin_plan(), down, other.rows, one.ids, other.out, 1)]

@@ -72,12 +72,13 @@ def multiply_stage(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, m
     PAIRS: gl.constexpr = ring.scales.shape[1]
     ROWS: gl.constexpr = ring.scales.shape[2]
     WIDTH: gl.constexpr = ring.codes.shape[2] // DEPTH
+    UPPER: gl.constexpr = TILE * LAYOUT.bits // 8 - WIDTH
     scales = reinterpret(ring.scales.index(slot), gl.int32, [PAIRS, ROWS], plain)
     for d in gl.static_range(DEPTH):
         codes = ring.codes.index(slot).slice(d * WIDTH, WIDTH, 1)
         codes2 = codes
-        if LAYOUT.bits == 6:
-            codes2 = ring.codes2.index(slot).slice(d * 32, 32, 1)
+        if LAYOUT.bits == 5 or LAYOUT.bits == 6:
+            codes2 = ring.codes2.index(slot).slice(d * UPPER, UPPER, 1)
         pairs = scales.slice(d * (PAIRS // DEPTH), PAIRS // DEPTH, 0)
         for half in gl.static_range(2):
             low, high = halves_of(codes, codes2, pairs, half, LAYOUT, bytes_)
