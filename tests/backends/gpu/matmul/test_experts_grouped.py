@@ -159,8 +159,8 @@ def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
 @ON_CARD
 @pytest.mark.parametrize(
     ("name", "numbers", "gating"),
-    [("Q4_K", (8, 128, 4, 2, 2, 2), "swiglu"), ("Q5_K", (8, 128, 4, 2, 2, 2), "swiglu"), ("Q6_K", (16, 128, 3, 2, 2, 0), "swiglu"),
-     ("MXFP4", (16, 128, 6, 2, 1, 1), "clamped_swiglu")],
+    [("Q4_K", (8, 128, 4, 2, 2, 2), "swiglu"), ("Q5_K", (8, 128, 4, 2, 2, 2), "swiglu"),
+     ("Q6_K", (16, 128, 3, 2, 2, 0), "swiglu"), ("MXFP4", (16, 128, 6, 2, 1, 1), "clamped_swiglu")],
 )
 @pytest.mark.parametrize("tokens", [3, 70])
 def test_gated_products(

@@ -158,10 +158,10 @@ def unpack_ptx(bits, signed, has_min, has_zero, part):
     """PTX that makes float16 of words of four codes, bytes 0 and 2 in one register and 1 and 3 in the next.
 
     Words of fewer than 8 bits hold low and high codes, which gives four registers; of 5 and 6 bits the upper ones are
-    those for half `part` of a half tile. A word of 8 bits has low codes (part 0) or high ones. Scales and minima are pairs,
-    for low and high codes. Ten bits below 1024 in float16 are a number added to it: taking away 1024, and what made a
-    signed code unsigned or the zero point, is exact, and so only the product with the scale is rounded. High codes stay
-    where they are, times 16, unless they have zero points.
+    those for half `part` of a half tile. A word of 8 bits has low codes (part 0) or high ones. Scales and minima are
+    pairs, for low and high codes. Ten bits below 1024 in float16 are a number added to it: taking away 1024, and what
+    made a signed code unsigned or the zero point, is exact, and so only the product with the scale is rounded. High
+    codes stay where they are, times 16, unless they have zero points.
     """
     zero = 1 << (bits - 1) if signed else 0
     upper = bits - 4 if bits < 8 else 0
@@ -356,7 +356,7 @@ def multiply_tile(acc, ring, slot, rows: gl.constexpr, first: gl.constexpr, LAYO
     bytes_: gl.constexpr = gl.DotOperandLayout(0, mma, 4)
     codes = ring.codes.index(slot).slice(first, rows, 0)
     codes2 = codes
-    if LAYOUT.bits == 5 or LAYOUT.bits == 6:
+    if LAYOUT.bits % 8 > 4:
         codes2 = ring.codes2.index(slot).slice(first, rows, 0)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])  # as the copy engine leaves rows of scales
     pairs: gl.constexpr = ring.scales.shape[1]

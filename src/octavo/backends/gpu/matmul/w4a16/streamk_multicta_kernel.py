@@ -77,7 +77,7 @@ def multiply_stage(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, m
     for d in gl.static_range(DEPTH):
         codes = ring.codes.index(slot).slice(d * WIDTH, WIDTH, 1)
         codes2 = codes
-        if LAYOUT.bits == 5 or LAYOUT.bits == 6:
+        if LAYOUT.bits % 8 > 4:
             codes2 = ring.codes2.index(slot).slice(d * UPPER, UPPER, 1)
         pairs = scales.slice(d * (PAIRS // DEPTH), PAIRS // DEPTH, 0)
         for half in gl.static_range(2):
