@@ -36,16 +36,22 @@ from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import multiply_st
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 
 OTHERS = gl.constexpr(88)  # registers of a thread of a warp that fills the ring, and of its three neighbours
+EVEN = gl.constexpr(16)  # the largest share of whole items is at most one part in so many larger than the mean
 LEAST_STEPS = gl.constexpr(2)  # of a program: with fewer there are more partial sums than work
 
 
 @gluon.jit
 def share_of(items, steps, program, programs, LEAST: gl.constexpr):
-    """The steps that a program has of those of all items, LEAST or nearly as many; none if it is one too many."""
+    """The steps that a program has of those of all items, LEAST or nearly as many; none if it is one too many.
+
+    Whole items where that makes nobody's share much larger than the others': there is nothing to add up then.
+    """
     total = items * steps
     if programs * LEAST > total:
         programs = (total + LEAST - 1) // LEAST
     start, stop = program * total // programs, (program + 1) * total // programs
+    if (items + programs - 1) // programs * programs * EVEN <= items * (EVEN + 1):
+        start, stop = program * items // programs * steps, (program + 1) * items // programs * steps
     if program >= programs:
         start, stop = total, total
     return StepRange(start, stop, steps, total, program, programs)
@@ -261,7 +267,9 @@ def _products(
         if free is not None:
             barrier()
             mbarrier.arrive(free.index(before))
-        acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
+        last = True
+        if own < work.steps:
+            acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
         if last:
             if gate is not None:
                 _store_gated(acc, gate, y, first, end, item % across * shape.rows, expert, n, KIND)
