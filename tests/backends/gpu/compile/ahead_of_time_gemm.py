@@ -111,7 +111,7 @@ def case_of(name: str, tokens: int, target: str) -> Case:
         return _experts(name.removeprefix("experts_"), tokens)
     if name.startswith("grouped_"):
         numbers, _, gating = name.removeprefix("grouped_").partition("-by-")
-        return _grouped(tokens, *numbers.split("-"), gating=gating or None)
+        return _grouped(tokens, *numbers.split("-"), gating=gating)
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
     if name.startswith(("attention8_", "encode_")):
@@ -247,37 +247,45 @@ def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
 
 
 def _experts(name: str, tokens: int) -> Case:
-    """The product of that many tokens with 8 of 128 experts of a format."""
+    """The product of that many tokens with 8 of 128 experts of a format, FORMAT-by-GATING of gate and up."""
+    name, _, gating = name.partition("-by-")
     layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, tokens * 8 // 128, "sm_90")
     s: ExpertsHopperShape = dispatch.choose("experts", p, ExpertsHopperShape)
-    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": _results(layout)}
-    fixed = {"layout": layout, "shape": s, "PDL": True}
+    s = replace(s, gated=bool(gating))
+    types = _of_gate(layout, s, gating) | {"order": "*i32", "tiles": "*i32", "y": _results(layout)}
+    fixed = {"layout": layout, "shape": s, "KIND": expression_of(gating) if gating else None, "PDL": True}
     return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
-def _grouped(pairs: int, name: str, *numbers: str, gating: str | None = None) -> Case:
+def _grouped(pairs: int, name: str, *numbers: str, gating: str = "") -> Case:
     """The product of few pairs of a token and an expert by a kernel whose programs take part after part; of gate and
     up with `gating`."""
     layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, 1, "sm_90")
     s = ExpertsGroupedShape.of(p, pairs, *map(int, numbers))
     assert s is not None
-    types, gate = _tiles(layout, s), None
-    if gating is not None:
-        s = replace(s, gated=True)
-        for (factor, kind, dtype), (rows, columns) in zip(FACTORS[1:], tile_shapes(layout, s)[1:], strict=True):
-            block = [rows, 2, s.rows] if factor == "scales" else [2, s.rows, columns]
-            if types[factor] is not None:
-                types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
-        numbers_of = POINTWISE[gating].numbers or {}
-        biases = Biases("*fp32", "*fp32", "*i32") if numbers_of else None
-        gate = GatedRows("*fp16", "i32", biases, ("fp32",) * len(numbers_of))  # type: ignore[arg-type]
-    types |= {"order": "*i32", "tiles": "*i32", "y": _results(layout), "splits": SplitK("*fp32", "*i32"), "gate": gate}
-    kind_of = expression_of(gating) if gating else None
-    fixed = {"layout": layout, "shape": s, "KIND": kind_of, "PDL": True}
+    s = replace(s, gated=bool(gating))
+    types = _of_gate(layout, s, gating) | {"order": "*i32", "tiles": "*i32", "y": _results(layout),
+                                           "splits": SplitK("*fp32", "*i32")}
+    fixed = {"layout": layout, "shape": s, "KIND": expression_of(gating) if gating else None, "PDL": True}
     case = _case("sm_90", experts_grouped_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
     return case._replace(registers=s.registers)
+
+
+def _of_gate(layout: PlaneLayout, s: ExpertsGroupedShape | ExpertsHopperShape, gating: str) -> dict[str, Any]:
+    """Types of tiles and of `gate`; tiles of a `gated` shape have as many rows of gate as of up."""
+    types: dict[str, Any] = _tiles(layout, s) | {"gate": None}
+    if not gating:
+        return types
+    for (factor, kind, dtype), (rows, columns) in zip(FACTORS[1:], tile_shapes(layout, s)[1:], strict=True):
+        block = [rows, 2, s.rows] if factor == "scales" else [2, s.rows, columns]
+        if types[factor] is not None:
+            types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
+    numbers = POINTWISE[gating].numbers
+    biases: Any = Biases("*fp32", "*fp32", "*i32") if numbers else None
+    given: Any = ("fp32",) * len(numbers)
+    return types | {"gate": GatedRows("*fp16", "i32", biases, given)}
 
 
 def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:

@@ -160,7 +160,8 @@ def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
 @pytest.mark.parametrize(
     ("name", "numbers", "gating"),
     [("Q4_K", (8, 128, 4, 2, 2, 2), "swiglu"), ("Q5_K", (8, 128, 4, 2, 2, 2), "swiglu"),
-     ("Q6_K", (16, 128, 3, 2, 2, 0), "swiglu"), ("MXFP4", (16, 128, 6, 2, 1, 1), "clamped_swiglu")],
+     ("Q6_K", (16, 128, 3, 2, 2, 0), "swiglu"), ("MXFP4", (16, 128, 6, 2, 1, 1), "clamped_swiglu"),
+     ("Q6_K", (32, 128, 4, 8), "swiglu"), ("MXFP4", (128, 128, 2, 8), "clamped_swiglu")],
 )
 @pytest.mark.parametrize("tokens", [3, 70])
 def test_gated_products(
@@ -169,9 +170,10 @@ def test_gated_products(
     """Gate and up gated where they are multiplied, and multiplied again, as by launches of their own; of `clamped`
     with biases."""
     n_experts, n, k, used = 7, 200, 768, 3
-    shape = ExpertsGroupedShape.of(Product(layout_of(by_name(name), "f16"), n, k, 1, "sm_90"), *numbers)
+    kind = ExpertsGroupedShape if len(numbers) == 6 else ExpertsHopperShape
+    shape = kind.of(Product(layout_of(by_name(name), "f16"), n, k, 1, "sm_90"), *numbers)
     assert shape is not None
-    monkeypatch.setattr(experts, "grouped_shape", lambda *given: shape)
+    monkeypatch.setattr(experts, "sorted_shape", lambda *given: shape)
     _, w = quantized(name, n_experts, 2 * n, k)
     _, down = quantized(name, n_experts, k, n)
     ids = torch.from_numpy(NUMBERS.integers(0, n_experts, (tokens, used), dtype=np.int32)).to(TARGET.device)

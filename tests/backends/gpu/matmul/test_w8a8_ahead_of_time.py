@@ -108,6 +108,7 @@ def test_floats_by_codes_for_an_h100() -> None:
     check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128", "FP8_128:8", "FP8_128:48")])
     experts = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "FP8_128")
     check([f"experts_{name}:{m}:sm_90" for name in experts for m in (512, 2048)])
+    check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K-by-swiglu", "MXFP4-by-clamped_swiglu") for m in (512, 2048)])
 
 
 @pytest.mark.slow

@@ -93,14 +93,23 @@ class ExpertsMmaShape(Shape):
             yield from ((rows, token_tiles, warps, 1) for rows, warps in ((1, 4), (1, 8), (2, 2), (2, 4)))
 
 
+@dataclass(frozen=True)
 class ExpertsHopperShape(HopperShape):
     """A program of `experts_hopper_kernel`, which has the pipeline of `w4a16_hopper_kernel`.
 
     Two programs fit a multiprocessor, also where three quarters of its L1 are shared memory.
+
+    gated  half of a tile's rows are those of gate, half of up
     """
 
     name = "experts_hopper"
     allowed = (POWERS[5:8], POWERS[6:8], STAGES, (4, 8))
+    gated: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of results of a tile."""
+        return self.block_n // 2 if self.gated else self.block_n
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsHopperShape | None:

@@ -29,8 +29,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile, reinterpret
-from octavo.backends.gpu.matmul.w4a16.hopper_kernel import TILE, Sources, W4A16Ring, memory_of, send_weights
+from octavo.backends.gpu.compile.gluon_names import barrier
+from octavo.backends.gpu.matmul.experts.hopper_kernel import memory_of_halves, send_rows, store_gated
+from octavo.backends.gpu.matmul.w4a16.hopper_kernel import TILE, Sources, W4A16Ring, memory_of
 from octavo.backends.gpu.matmul.w4a16.streamk_kernel import StepRange, whole_tile
 from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import multiply_stage, send_stage_tokens
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
@@ -107,71 +108,6 @@ def _store(acc, y, order, first, end, row, expert, n):
 
 
 @gluon.jit
-def _store_gated(acc, gate, y, first, end, row, expert, n, KIND: gl.constexpr):
-    """Rows `first` to `end` - 1 of gate [pairs, n], from `row` on, = KIND of acc's rows of gate and of up, which are
-    biased before: float16, `reordered`."""
-    H: gl.constexpr = acc.shape[0] // 2
-    C: gl.constexpr = acc.shape[1]
-    of_gate, of_up = acc.reshape([2, H, C]).permute((1, 2, 0)).split()
-    LAYOUT: gl.constexpr = of_gate.type.layout
-    rows = row + gl.arange(0, H, gl.SliceLayout(1, LAYOUT))
-    place = first + gl.arange(0, C, gl.SliceLayout(0, LAYOUT))
-    if y.factors is not None:
-        of_gate *= gl.load(y.factors + 2 * expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
-        of_up *= gl.load(y.factors + (2 * expert + 1) * n + rows, mask=rows < n, other=0.0).expand_dims(1)
-    if gate.biases is not None:
-        of_gate += gl.load(gate.biases.x + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
-        of_up += gl.load(gate.biases.other + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
-    value = KIND(of_gate, of_up, *gate.numbers)
-    at = rows // 16 * 16 + rows % 2 * 8 + rows % 16 // 4 * 2 + rows // 2 % 2
-    out = gate.data + place.expand_dims(0).to(gl.int64) * gate.stride + at.expand_dims(1)
-    gl.store(out, value.to(gl.float16), mask=(rows < n).expand_dims(1) & (place < end).expand_dims(0))
-
-
-@gluon.jit
-def _memory_of(tiles, STAGES: gl.constexpr, WIDE: gl.constexpr):
-    """Shared memory for tiles of two dimensions, also of a source whose tiles have two parts: rows, or, WIDE, columns
-    side by side."""
-    memory = 0
-    if tiles is not None:
-        SHAPE: gl.constexpr = tiles.block_type.shape
-        if len(SHAPE) == 2:
-            memory = memory_of(tiles, STAGES)
-        elif WIDE:
-            plain: gl.constexpr = gl.NVMMASharedLayout(0, 32, 2)
-            memory = gl.allocate_shared_memory(tiles.dtype, [STAGES, SHAPE[0], SHAPE[1] * SHAPE[2]], plain)
-        else:
-            rows: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SHAPE[0] * SHAPE[1], SHAPE[2]], tiles.dtype)
-            memory = gl.allocate_shared_memory(tiles.dtype, [STAGES, SHAPE[0] * SHAPE[1], SHAPE[2]], rows)
-    return memory
-
-
-@gluon.jit
-def _copy(tiles, at, bar, memory, there):
-    """Have a tile of three dimensions copied to memory that has two."""
-    copy_tile(tiles, at, bar, reinterpret(memory, tiles.dtype, tiles.block_type.shape, tiles.layout), pred=there)
-
-
-@gluon.jit
-def _send_weights(sources, ring, slot, step, row, expert, n, there):
-    """`send_weights` of an expert's rows from `row` on, or of these of each of two parts with n rows."""
-    if len(sources.codes.block_type.shape) == 2:
-        send_weights(sources, ring, slot, step, expert * n + row, there, X_TILES=1)
-    else:
-        bar = ring.ready.index(slot)
-        WEIGHTS: gl.constexpr = sources.codes.block_type.nbytes + sources.scales.block_type.nbytes
-        MORE: gl.constexpr = 0 if sources.codes2 is None else sources.codes2.block_type.nbytes
-        mbarrier.expect(bar, WEIGHTS + MORE + sources.x.block_type.nbytes, pred=there)
-        column = step * sources.codes.block_type.shape[2]
-        _copy(sources.codes, [2 * expert, row, column], bar, ring.codes.index(slot), there)
-        if sources.codes2 is not None:
-            column = step * sources.codes2.block_type.shape[2]
-            _copy(sources.codes2, [2 * expert, row, column], bar, ring.codes2.index(slot), there)
-        pair = step * sources.scales.block_type.shape[0]
-        _copy(sources.scales, [pair, 2 * expert, row], bar, ring.scales.index(slot), there)
-
-
-@gluon.jit
 def _share(tiles, n, k, shape: gl.constexpr):
     """This program's steps, and how many items a tile of pairs has."""
     across = gl.cdiv(n, shape.rows)
@@ -191,7 +127,7 @@ def _begin(sources, ring, tiles, n, k, STAGES: gl.constexpr, shape: gl.constexpr
     left = work.stop - work.start
     tokens = ()
     for i in gl.static_range(STAGES):
-        _send_weights(sources, ring, i, at[2], at[1], here[0], n, i < left)
+        send_rows(sources, ring, i, at[2], at[1], here[0], n, i < left, 1)
         tokens = tokens + ((at[2], here[1]),)  # noqa: RUF005
         at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.rows)
     if PDL:
@@ -204,7 +140,7 @@ def _begin(sources, ring, tiles, n, k, STAGES: gl.constexpr, shape: gl.constexpr
 @gluon.jit
 def _send(sources, ring, slot, at, here, n, there):
     """Have a step copied."""
-    _send_weights(sources, ring, slot, at[2], at[1], here[0], n, there)
+    send_rows(sources, ring, slot, at[2], at[1], here[0], n, there, 1)
     send_stage_tokens(sources, ring, slot, at[2], there, here[1])
 
 
@@ -272,7 +208,7 @@ def _products(
             acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
         if last:
             if gate is not None:
-                _store_gated(acc, gate, y, first, end, item % across * shape.rows, expert, n, KIND)
+                store_gated(acc, gate, y, first, end, item % across * shape.rows, expert, n, KIND, 4)
             else:
                 _store(acc, y, order, first, end, item % across * BN, expert, n)
 
@@ -295,8 +231,8 @@ def experts_grouped_kernel(
     STAGES: gl.constexpr = shape.stages
     sources = Sources(codes, codes2, scales, x)
     ring = W4A16Ring(
-        _memory_of(codes, STAGES, False), _memory_of(codes2, STAGES, False), _memory_of(scales, STAGES, True),
-        memory_of(x, STAGES), barriers(STAGES),
+        memory_of_halves(codes, STAGES, False), memory_of_halves(codes2, STAGES, False),
+        memory_of_halves(scales, STAGES, True), memory_of(x, STAGES), barriers(STAGES),
     )
     if shape.producer:
         free = barriers(STAGES)

@@ -66,10 +66,10 @@ def product(
     return product_in(c, shape, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts, most) else None
 
 
-def grouped_shape(c: Context, w: QuantWeight, n_pairs: int) -> ExpertsGroupedShape | None:
-    """The shape of `product` where it is by `experts_grouped`."""
+def sorted_shape(c: Context, w: QuantWeight, n_pairs: int) -> ExpertsGroupedShape | ExpertsHopperShape | None:
+    """The shape of `product` where it is by a kernel that takes sorted rows."""
     shape = dispatch.experts(w.layout, w.n, w.kp, n_pairs / w.experts, c.target.arch)
-    if c.deterministic or not isinstance(shape, ExpertsGroupedShape):
+    if c.deterministic or not isinstance(shape, ExpertsGroupedShape | ExpertsHopperShape):
         return None
     return shape if sorts(n_pairs, w.experts, MOST_READS_BY_TENSOR_CORES) else None
 
@@ -248,18 +248,32 @@ def _by_hopper(
     sharing: int,
 ) -> list[Call]:
     """As `product_in`, by `experts_hopper`: rows are sorted, too. Scales become float16 the first time."""
-    n_pairs = ids.numel()
-    order, _ = _order(c, w, n_pairs)
-    n_tiles = n_pairs // shape.block_m + w.experts
-    tiles = c.shared(f"tiles of {shape.block_m}", 3 * n_tiles, torch.int32)
-    calls = _sorted(c, w, ids, tiles, shape.block_m)
+    calls = _sorted(c, w, ids, _tiles_of_pairs(c, shape, w, ids), shape.block_m)
     x, gathers = _gathered(c, w, rows, ids, sharing)
-    return [*calls, *gathers, gluon.Preferred(
-        "experts", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target,
-        (-(-w.n // shape.block_n) * n_tiles,), gluon.tiles(x, *tile_shapes(w.layout, shape)[0]),
-        *tiles_of(c, shape, w), order, tiles, results(c, w, out.view(n_pairs, w.n)), w.n, w.kp, layout=w.layout,
-        shape=shape, warps=shape.warps,
+    return [*calls, *gathers, _hopper_call(
+        c, shape, w, x, ids, results(c, w, out.view(-1, w.n)),
+        lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing),
     )]
+
+
+def _tiles_of_pairs(c: Context, shape: ExpertsHopperShape, w: QuantWeight, ids: torch.Tensor) -> torch.Tensor:
+    """Memory for tiles, some of which are empty."""
+    n_tiles = ids.numel() // shape.block_m + w.experts
+    return c.shared(f"tiles of {shape.block_m}", 3 * n_tiles, torch.int32)
+
+
+def _hopper_call(
+    c: Context, shape: ExpertsHopperShape, w: QuantWeight, x: torch.Tensor, ids: torch.Tensor, y: Results,
+    otherwise: Callable[[], list[Call]], gate: GatedRows | None = None, kind: Any = None,
+) -> Launch:
+    """The product of sorted rows x by tiles, its results in `y` or, of a `gated` shape, in `gate`."""
+    n, tiles = w.n // (1 + shape.gated), _tiles_of_pairs(c, shape, w, ids)
+    sources = _gated_tiles(c, shape, w) if shape.gated else tiles_of(c, shape, w)
+    return gluon.Preferred(
+        "experts", otherwise, c.target, (-(-n // shape.rows) * (tiles.numel() // 3),),
+        gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *sources, _order(c, w, ids.numel())[0], tiles, y, gate, n,
+        w.kp, layout=w.layout, shape=shape, KIND=kind, warps=shape.warps,
+    )
 
 
 def _grouped(
@@ -302,7 +316,7 @@ def _grouped_call(
     )
 
 
-def _gated_tiles(c: Context, shape: ExpertsGroupedShape, w: QuantWeight) -> tuple[Any, Any, Any]:
+def _gated_tiles(c: Context, shape: ExpertsGroupedShape | ExpertsHopperShape, w: QuantWeight) -> tuple[Any, Any, Any]:
     """As `tiles_of`, of tiles that have as many rows of gate as of up, [2, rows, columns]."""
     parts, n, scales = 2 * w.experts, w.n // 2, f16_scales(c, w)
     codes, upper = code_planes(w)
@@ -320,12 +334,11 @@ def gated_products(
     """The calls of a product by gate and up and of the one by what these are gated to, which is computed in the first
     one's epilogue and stays sorted; None where that can't be. The first one's results are not stored."""
     pairs, w, down = one.ids.numel(), one.weight, other.weight
-    shape, then = grouped_shape(c, w, pairs), grouped_shape(c, down, pairs)
+    shape, then = sorted_shape(c, w, pairs), sorted_shape(c, down, pairs)
     if shape is None or then is None or shape.block_n != GATED_ROWS or w.n % 8 or len(other.calls) != 2:
         return None
-    shape = replace(shape, gated=True)
+    shape, source = replace(shape, gated=True), other.rows.source
     memory = c.shared(f"gated inputs of {down.k}", pairs * down.kp, torch.float16).view(pairs, down.kp)
-    source = other.rows.source
     y, results_of_gate = results(c, down, other.out.view(-1, down.n)), results(c, w, one.out.view(-1, w.n))
 
     def products() -> list[Call]:
@@ -337,9 +350,12 @@ def gated_products(
     def second() -> list[Call]:
         return [*products(), *_portable(c.begin_plan(), down, other.rows, one.ids, other.out, 1)]
 
+    def call(shape: ExpertsGroupedShape | ExpertsHopperShape, *more: Any) -> Launch:
+        return _grouped_call(c, shape, *more) if isinstance(shape, ExpertsGroupedShape) else _hopper_call(c, shape, *more)
+
     with suppress(gluon.Unusable), gluon.attempt("experts_grouped"):
         x = c.shared("sorted inputs", pairs * w.kp, torch.float16).view(pairs, w.kp)
         gate = GatedRows(memory, down.kp, source.biases, source.numbers)
-        made = _grouped_call(c, shape, w, x, one.ids, results_of_gate, first, gate, other.rows.kind)
-        return [*one.calls[:-1], made], [_grouped_call(c, then, down, memory, one.ids, y, second)]
+        made = call(shape, w, x, one.ids, results_of_gate, first, gate, other.rows.kind)
+        return [*one.calls[:-1], made], [call(then, down, memory, one.ids, y, second)]
     return None
