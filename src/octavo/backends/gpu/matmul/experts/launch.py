@@ -351,7 +351,9 @@ def gated_products(
         return [*products(), *_portable(c.begin_plan(), down, other.rows, one.ids, other.out, 1)]
 
     def call(shape: ExpertsGroupedShape | ExpertsHopperShape, *more: Any) -> Launch:
-        return _grouped_call(c, shape, *more) if isinstance(shape, ExpertsGroupedShape) else _hopper_call(c, shape, *more)
+        if isinstance(shape, ExpertsGroupedShape):
+            return _grouped_call(c, shape, *more)
+        return _hopper_call(c, shape, *more)
 
     with suppress(gluon.Unusable), gluon.attempt("experts_grouped"):
         x = c.shared("sorted inputs", pairs * w.kp, torch.float16).view(pairs, w.kp)
