@@ -35,7 +35,7 @@ from octavo.backends.gpu.attention.prefill_hopper_launch import (
     PrefillShape,
 )
 from octavo.backends.gpu.compile.gluon import tile_layout
-from octavo.backends.gpu.launch.arguments import Biases, GatedRows, Matrix, Q8Activation, Results, SplitK
+from octavo.backends.gpu.launch.arguments import Biases, Matrix, Q8Activation, Results, SplitK
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.grouped_kernel import experts_grouped_kernel
@@ -275,7 +275,7 @@ def _grouped(pairs: int, name: str, *numbers: str, gating: str = "") -> Case:
 
 def _of_gate(layout: PlaneLayout, s: ExpertsGroupedShape | ExpertsHopperShape, gating: str) -> dict[str, Any]:
     """Types of tiles and of `gate`; tiles of a `gated` shape have as many rows of gate as of up."""
-    types: dict[str, Any] = _tiles(layout, s) | {"gate": None}
+    types: dict[str, Any] = _tiles(layout, s) | {"gate": None, "biases": None, "numbers": ()}
     if not gating:
         return types
     for (factor, kind, dtype), (rows, columns) in zip(FACTORS[1:], tile_shapes(layout, s)[1:], strict=True):
@@ -284,8 +284,7 @@ def _of_gate(layout: PlaneLayout, s: ExpertsGroupedShape | ExpertsHopperShape, g
             types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
     numbers = POINTWISE[gating].numbers
     biases: Any = Biases("*fp32", "*fp32", "*i32") if numbers else None
-    given: Any = ("fp32",) * len(numbers)
-    return types | {"gate": GatedRows("*fp16", "i32", biases, given)}
+    return types | {"gate": Matrix("*fp16", "i32"), "biases": biases, "numbers": ("fp32",) * len(numbers)}
 
 
 def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:

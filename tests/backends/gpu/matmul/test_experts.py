@@ -14,7 +14,7 @@ from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.kernel import gather_kernel, sort_kernel
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
 from octavo.backends.gpu.pointwise.expressions import expression_of
@@ -113,8 +113,9 @@ def test_when_sorting_pays(pairs: int, n_experts: int, wanted: bool) -> None:
 
 def test_fewer_reads_pay_where_a_product_of_few_pairs_is_no_dearer() -> None:
     assert not experts.sorts(32, 32)
-    assert experts.sorts(32, 32, experts.MOST_READS_BY_TENSOR_CORES)
-    assert not experts.sorts(64, 128, experts.MOST_READS_BY_TENSOR_CORES)
+    assert experts.sorts(32, 32, experts.MOST_READS[ExpertsHopperShape])
+    assert not experts.sorts(64, 128, experts.MOST_READS[ExpertsHopperShape])
+    assert experts.sorts(64, 128, experts.MOST_READS[ExpertsGroupedShape])
 
 
 def test_scales_and_sorted_rows_are_announced() -> None:
@@ -133,4 +134,5 @@ def test_scales_and_sorted_rows_are_announced() -> None:
 @pytest.mark.parametrize(("n", "wanted"), [(48, True), (52, True), (50, False), (7, False)])
 def test_experts_whose_scales_begin_between_16_bytes_are_left_to_triton(n: int, wanted: bool) -> None:
     layout = layout_of(by_name("Q4_K"), "f16")
-    assert isinstance(dispatch.experts(layout, n, 2048, 16.0, "sm_90"), ExpertsHopperShape) == wanted
+    shape = dispatch.experts(layout, n, 2048, 16.0, "sm_90")
+    assert isinstance(shape, ExpertsGroupedShape | ExpertsHopperShape) == wanted

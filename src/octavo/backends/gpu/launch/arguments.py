@@ -165,21 +165,6 @@ class Biases(NamedTuple):
     ids: Pointer
 
 
-class GatedRows(NamedTuple):
-    """What a product with experts by gate and up leaves for the next one.
-
-    data     float16 [pairs, stride], sorted by experts, in the order of `activations.reordered`
-    stride   elements from a row to the next
-    biases   of gate and up, or None
-    numbers  that the gating takes besides
-    """
-
-    data: Pointer
-    stride: int
-    biases: Biases | None = None
-    numbers: tuple[float, ...] = ()
-
-
 class Source(NamedTuple):
     """Values on their way into a product; what is made of them is a constant of the kernel.
 

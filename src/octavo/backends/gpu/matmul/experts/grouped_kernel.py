@@ -162,8 +162,8 @@ def _producer(sources, ring, free, tiles, n, k, shape: gl.constexpr, PDL: gl.con
 
 @gluon.jit
 def _products(
-    sources, ring, free, order, tiles, y, gate, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
-    KIND: gl.constexpr, PDL: gl.constexpr,
+    sources, ring, free, order, tiles, y, gate, biases, numbers, splits, n, k, layout: gl.constexpr,
+    shape: gl.constexpr, KIND: gl.constexpr, PDL: gl.constexpr,
 ):
     """Multiply this program's steps, and store the items that it finishes. Without `free`, at whose barriers it tells
     the producer what it has read, it fills the ring itself."""
@@ -208,20 +208,21 @@ def _products(
             acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
         if last:
             if gate is not None:
-                store_gated(acc, gate, y, first, end, item % across * shape.rows, expert, n, KIND, 4)
+                row = item % across * shape.rows
+                store_gated(acc, gate, biases, numbers, y.factors, first, end, row, expert, n, KIND, 4)
             else:
                 _store(acc, y, order, first, end, item % across * BN, expert, n)
 
 
 @gluon.jit
 def experts_grouped_kernel(
-    x, codes, codes2, scales, order, tiles, y, gate, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
-    KIND: gl.constexpr, PDL: gl.constexpr,
+    x, codes, codes2, scales, order, tiles, y, gate, biases, numbers, splits, n, k, layout: gl.constexpr,
+    shape: gl.constexpr, KIND: gl.constexpr, PDL: gl.constexpr,
 ):
     """Row order[i] of y f32 [pairs, n] is row i of x by its expert's weights. As many programs as fit the card.
 
-    With `gate`, which is `GatedRows`, an expert has n rows of gate and n of up, which codes, codes2 and scales tell
-    apart by a dimension more, and KIND of both is left there, sorted, for the next product.
+    With `gate`, a Matrix, an expert has n rows of gate and n of up, which codes, codes2 and scales tell
+    apart by a dimension more, and KIND of both, to which `biases` and which takes `numbers`, is left there, sorted.
     x, codes, codes2 and scales are `Sources`; x is float16 [pairs, k], sorted, as `reordered` gives it, and the rows of
     weights are those of all experts, n of each. y is `Results`; tiles is what `sort_kernel` lists. splits is memory for
     partial sums, and a counter for each item.
@@ -238,11 +239,15 @@ def experts_grouped_kernel(
         free = barriers(STAGES)
         gl.warp_specialize(
             [
-                (_products, (None, ring, free, order, tiles, y, gate, splits, n, k, layout, shape, KIND, PDL)),
+                (_products, (
+                    None, ring, free, order, tiles, y, gate, biases, numbers, splits, n, k, layout, shape, KIND, PDL,
+                )),
                 (_producer, (sources, ring, free, tiles, n, k, shape, PDL)),
             ],
             [1],
             [OTHERS],
         )
     else:
-        _products(sources, ring, None, order, tiles, y, gate, splits, n, k, layout, shape, KIND, PDL)
+        _products(
+            sources, ring, None, order, tiles, y, gate, biases, numbers, splits, n, k, layout, shape, KIND, PDL
+        )

@@ -55,7 +55,9 @@ def _store(acc, y, order, first, end, row, expert, n, WARPS: gl.constexpr):
 
 
 @gluon.jit
-def store_gated(acc, gate, y, first, end, row, expert, n, KIND: gl.constexpr, WARPS: gl.constexpr):
+def store_gated(
+    acc, gate, biases, numbers, factors, first, end, row, expert, n, KIND: gl.constexpr, WARPS: gl.constexpr
+):
     """Rows `first` to `end` - 1 of gate [pairs, n], from `row` on, = KIND of acc's rows of gate and of up, which are
     biased before: float16, `reordered`."""
     H: gl.constexpr = acc.shape[0] // 2
@@ -67,13 +69,13 @@ def store_gated(acc, gate, y, first, end, row, expert, n, KIND: gl.constexpr, WA
     LAYOUT: gl.constexpr = of_gate.type.layout
     rows = row + gl.arange(0, H, gl.SliceLayout(1, LAYOUT))
     place = first + gl.arange(0, C, gl.SliceLayout(0, LAYOUT))
-    if y.factors is not None:
-        of_gate *= gl.load(y.factors + 2 * expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
-        of_up *= gl.load(y.factors + (2 * expert + 1) * n + rows, mask=rows < n, other=0.0).expand_dims(1)
-    if gate.biases is not None:
-        of_gate += gl.load(gate.biases.x + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
-        of_up += gl.load(gate.biases.other + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
-    value = KIND(of_gate, of_up, *gate.numbers)
+    if factors is not None:
+        of_gate *= gl.load(factors + 2 * expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+        of_up *= gl.load(factors + (2 * expert + 1) * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+    if biases is not None:
+        of_gate += gl.load(biases.x + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+        of_up += gl.load(biases.other + expert * n + rows, mask=rows < n, other=0.0).expand_dims(1)
+    value = KIND(of_gate, of_up, *numbers)
     at = rows // 16 * 16 + rows % 2 * 8 + rows % 16 // 4 * 2 + rows // 2 % 2
     out = gate.data + place.expand_dims(0).to(gl.int64) * gate.stride + at.expand_dims(1)
     gl.store(out, value.to(gl.float16), mask=(rows < n).expand_dims(1) & (place < end).expand_dims(0))
@@ -124,13 +126,13 @@ def send_rows(sources, ring, slot, step, row, expert, n, there, X_TILES: gl.cons
 
 @gluon.jit
 def experts_hopper_kernel(
-    x, codes, codes2, scales, order, tiles, y, gate, n, k, layout: gl.constexpr, shape: gl.constexpr,
+    x, codes, codes2, scales, order, tiles, y, gate, biases, numbers, n, k, layout: gl.constexpr, shape: gl.constexpr,
     KIND: gl.constexpr, PDL: gl.constexpr,
 ):
     """A program a tile of pairs by rows of an expert's weights; row order[i] of y f32 [pairs, n] is of row i of x.
 
-    With `gate`, which is `GatedRows`, an expert has n rows of gate and n of up, which codes, codes2 and scales tell
-    apart by a dimension more, and KIND of both is left there, sorted, for the next product.
+    With `gate`, a Matrix, an expert has n rows of gate and n of up, which codes, codes2 and scales tell
+    apart by a dimension more, and KIND of both, to which `biases` and which takes `numbers`, is left there, sorted.
     x, codes, codes2 and scales are `Sources`; x is float16 [pairs, k], sorted, as `reordered` gives it, and the rows of
     weights are those of all experts, n of each. y is `Results`.
     """
@@ -174,6 +176,9 @@ def experts_hopper_kernel(
             parts = (acc,)
         for i in gl.static_range(4 if BLOCK_M >= 256 else 1):
             if gate is not None:
-                store_gated(parts[i], gate, y, first + i * 64, end, row, expert, n, KIND, shape.warps)
+                place = first + i * 64
+                store_gated(
+                    parts[i], gate, biases, numbers, y.factors, place, end, row, expert, n, KIND, shape.warps
+                )
             else:
                 _store(parts[i], y, order, first + i * 64, end, row, expert, n, shape.warps)

@@ -12,7 +12,7 @@ import torch
 from octavo.backends.gpu.attention.attention_tiles import exact_products
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device.torch_device import multiprocessors
-from octavo.backends.gpu.launch.arguments import GatedRows, Matrix, Results, Source, SplitK, matrix
+from octavo.backends.gpu.launch.arguments import Matrix, Results, Source, SplitK, matrix
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
@@ -32,9 +32,10 @@ from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.protocol import Call
 
-MOST_READS, MOST_READS_BY_TENSOR_CORES = 1.75, 1.5
-"""Times that an expert in use may be read on average before sorting pairs pays; the latter where kernels that were
-written for few pairs multiply them."""
+MOST_READS: dict[type, float] = {
+    ExpertsShape: 1.75, ExpertsMmaShape: 1.5, ExpertsHopperShape: 1.5, ExpertsGroupedShape: 1.2,
+}
+"""Times that an expert in use may be read on average, by matvecs, before kernels of a shape take less time."""
 SORT_BLOCK = 1024
 FEW_SLOTS = 512
 """Slots for which there is memory at least, then four times as many, and so on: kernels are compiled for each."""
@@ -45,7 +46,7 @@ GATED_ROWS = 128
 """Of a tile, gate's and up's: in halves of 64 both are in one thread."""
 
 
-def sorts(n_pairs: int, n_experts: int, most_reads: float = MOST_READS) -> bool:
+def sorts(n_pairs: int, n_experts: int, most_reads: float = MOST_READS[ExpertsShape]) -> bool:
     """Whether that many pairs are to be sorted, so that an expert's weights are read for all of its pairs together."""
     in_use = n_experts * (1 - (1 - 1 / n_experts) ** n_pairs)
     return n_pairs > most_reads * in_use
@@ -61,17 +62,14 @@ def product(
     n_pairs = ids.numel()
     if isinstance(w, FloatWeight):
         return float_product(c, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts) else None
-    shape = dispatch.experts(w.layout, w.n, w.kp, n_pairs / w.experts, c.target.arch)
-    most = MOST_READS if isinstance(shape, ExpertsShape) else MOST_READS_BY_TENSOR_CORES
-    return product_in(c, shape, w, rows, ids, out, sharing) if sorts(n_pairs, w.experts, most) else None
+    shape = sorted_shape(c, w, n_pairs)
+    return product_in(c, shape, w, rows, ids, out, sharing) if shape else None
 
 
-def sorted_shape(c: Context, w: QuantWeight, n_pairs: int) -> ExpertsGroupedShape | ExpertsHopperShape | None:
-    """The shape of `product` where it is by a kernel that takes sorted rows."""
+def sorted_shape(c: Context, w: QuantWeight, n_pairs: int) -> dispatch.ExpertShape | None:
+    """The shape of a product of pairs that are sorted; None where each is better multiplied by itself."""
     shape = dispatch.experts(w.layout, w.n, w.kp, n_pairs / w.experts, c.target.arch)
-    if c.deterministic or not isinstance(shape, ExpertsGroupedShape | ExpertsHopperShape):
-        return None
-    return shape if sorts(n_pairs, w.experts, MOST_READS_BY_TENSOR_CORES) else None
+    return shape if sorts(n_pairs, w.experts, MOST_READS[type(shape)]) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,15 +262,15 @@ def _tiles_of_pairs(c: Context, shape: ExpertsHopperShape, w: QuantWeight, ids: 
 
 def _hopper_call(
     c: Context, shape: ExpertsHopperShape, w: QuantWeight, x: torch.Tensor, ids: torch.Tensor, y: Results,
-    otherwise: Callable[[], list[Call]], gate: GatedRows | None = None, kind: Any = None,
+    otherwise: Callable[[], list[Call]], gate: Matrix | None = None, rows: Rows | None = None,
 ) -> Launch:
-    """The product of sorted rows x by tiles, its results in `y` or, of a `gated` shape, in `gate`."""
+    """The product of sorted rows x by tiles, its results in `y`, or in `gate` what `rows` makes of them."""
     n, tiles = w.n // (1 + shape.gated), _tiles_of_pairs(c, shape, w, ids)
     sources = _gated_tiles(c, shape, w) if shape.gated else tiles_of(c, shape, w)
     return gluon.Preferred(
         "experts", otherwise, c.target, (-(-n // shape.rows) * (tiles.numel() // 3),),
-        gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *sources, _order(c, w, ids.numel())[0], tiles, y, gate, n,
-        w.kp, layout=w.layout, shape=shape, KIND=kind, warps=shape.warps,
+        gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *sources, _order(c, w, ids.numel())[0], tiles, y, gate,
+        *_gating(rows), n, w.kp, layout=w.layout, shape=shape, KIND=rows and rows.kind, warps=shape.warps,
     )
 
 
@@ -300,9 +298,9 @@ def _most_tiles(shape: ExpertsGroupedShape, w: QuantWeight, ids: torch.Tensor) -
 
 def _grouped_call(
     c: Context, shape: ExpertsGroupedShape, w: QuantWeight, x: torch.Tensor, ids: torch.Tensor, y: Results,
-    otherwise: Callable[[], list[Call]], gate: GatedRows | None = None, kind: Any = None,
+    otherwise: Callable[[], list[Call]], gate: Matrix | None = None, rows: Rows | None = None,
 ) -> Launch:
-    """The product of sorted rows x by listed tiles, its results in `y` or, of a `gated` shape, in `gate`."""
+    """The product of sorted rows x by listed tiles, its results in `y`, or in `gate` what `rows` makes of them."""
     n, most = w.n // (1 + shape.gated), _most_tiles(shape, w, ids)
     items, steps = most * -(-n // shape.rows), -(-w.kp // (TILE * shape.depth))
     programs = min(multiprocessors() * shape.resident, items * steps)
@@ -311,9 +309,15 @@ def _grouped_call(
     sources = _gated_tiles(c, shape, w) if shape.gated else tiles_of(c, shape, w)
     return gluon.Preferred(
         "experts_grouped", otherwise, c.target, (programs,), gluon.tiles(x, *tile_shapes(w.layout, shape)[0]), *sources,
-        order, _list_of(c, shape, w, ids), y, gate, SplitK(sums, c.counters(items)), n, w.kp, layout=w.layout,
-        shape=shape, KIND=kind, warps=shape.warps, **({"maxnreg": shape.registers} if shape.registers else {}),
+        order, _list_of(c, shape, w, ids), y, gate, *_gating(rows), SplitK(sums, c.counters(items)), n, w.kp,
+        layout=w.layout, shape=shape, KIND=rows and rows.kind, warps=shape.warps,
+        **({"maxnreg": shape.registers} if shape.registers else {}),
     )
+
+
+def _gating(rows: Rows | None) -> tuple[Any, tuple[float, ...]]:
+    """Biases and numbers of what gate and up become."""
+    return (None, ()) if rows is None else (rows.source.biases, rows.source.numbers)
 
 
 def _gated_tiles(c: Context, shape: ExpertsGroupedShape | ExpertsHopperShape, w: QuantWeight) -> tuple[Any, Any, Any]:
@@ -335,9 +339,12 @@ def gated_products(
     one's epilogue and stays sorted; None where that can't be. The first one's results are not stored."""
     pairs, w, down = one.ids.numel(), one.weight, other.weight
     shape, then = sorted_shape(c, w, pairs), sorted_shape(c, down, pairs)
-    if shape is None or then is None or shape.block_n != GATED_ROWS or w.n % 8 or len(other.calls) != 2:
+    gates, sorted_rows = ExpertsGroupedShape | ExpertsHopperShape, len(other.calls) == 2
+    if not isinstance(shape, gates) or not isinstance(then, gates) or not sorted_rows:
         return None
-    shape, source = replace(shape, gated=True), other.rows.source
+    if shape.block_n != GATED_ROWS or w.n % 8:
+        return None
+    shape = replace(shape, gated=True)
     memory = c.shared(f"gated inputs of {down.k}", pairs * down.kp, torch.float16).view(pairs, down.kp)
     y, results_of_gate = results(c, down, other.out.view(-1, down.n)), results(c, w, one.out.view(-1, w.n))
 
@@ -357,7 +364,6 @@ def gated_products(
 
     with suppress(gluon.Unusable), gluon.attempt("experts_grouped"):
         x = c.shared("sorted inputs", pairs * w.kp, torch.float16).view(pairs, w.kp)
-        gate = GatedRows(memory, down.kp, source.biases, source.numbers)
-        made = call(shape, w, x, one.ids, results_of_gate, first, gate, other.rows.kind)
+        made = call(shape, w, x, one.ids, results_of_gate, first, Matrix(memory, down.kp), other.rows)
         return [*one.calls[:-1], made], [call(then, down, memory, one.ids, y, second)]
     return None
