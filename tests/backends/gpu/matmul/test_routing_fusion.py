@@ -155,7 +155,7 @@ def test_models(
     launches: list[str],
 ) -> None:
     """Logits are those of launches one by one, but for the order of sums; there are fewer launches. Where a shared
-    expert reads what the router's norm gives, that one stays. A library's call is no launch here."""
+    expert reads what the router's norm gives, that one stays. Calls of the library are not counted."""
     shape = MODELS[arch]
     monkeypatch.setitem(SHAPES, "tiny", shape)
     make("tiny", "MXFP4_MOE" if arch == "gpt-oss" else "Q8_0", path := tmp_path / "tiny.gguf")
