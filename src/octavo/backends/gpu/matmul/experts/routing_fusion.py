@@ -25,7 +25,7 @@ from octavo.backends.gpu.weights.layout import padded
 from octavo.graph.node import Graph, Node
 from octavo.graph.protocol import Call
 
-MOST_TOKENS, MOST_SUMMED = 32, 256
+MOST_TOKENS, MOST_SUMMED = 32, 512
 """Tokens of steps that are bound by launches; of more, programs that have a few rows of the router each read it too
 often. The latter is of sums, a program a token."""
 FEW_EXPERTS, MOST_OF_MANY = 64, 4
