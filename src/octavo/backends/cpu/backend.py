@@ -47,7 +47,8 @@ class CpuBackend(HostMemory):
     """Runs graphs on the CPU. Raises BackendError where Numba or its OpenMP layer is missing.
 
     `communicator` is for graphs of one of several ranks. `later`: Numba is imported, which takes a third of a second,
-    only when a node is to run here.
+    only when a node is to run here. `exact`: a token's numbers are the same whatever else is in a step, also where
+    matrix tiles would round prompts otherwise.
     """
 
     name = "cpu"
@@ -56,9 +57,10 @@ class CpuBackend(HostMemory):
     chooses = True
 
     def __init__(
-        self, *, threads: int | None = None, later: bool = False, communicator: Communicator | None = None
+        self, *, threads: int | None = None, later: bool = False, communicator: Communicator | None = None,
+        exact: bool = False,
     ) -> None:
-        self.threads, self.communicator = threads or cores(), communicator
+        self.threads, self.communicator, self.exact = threads or cores(), communicator, exact
         self._arena = Arena()
         self._store: Store | None = None
         if not later:
@@ -129,7 +131,7 @@ class CpuBackend(HostMemory):
         from octavo.jit.compile import digest_of_sources
         from octavo.jit.stored_code import Mark
 
-        mark = Mark(f"{plans} {digest_of_sources(__file__)}")
+        mark = Mark(f"{plans} {self.exact} {digest_of_sources(__file__)}")
         if mark.is_set():
             return None
         from octavo.backends.cpu.stand_in import StandInBackend
@@ -207,7 +209,7 @@ class CpuBinder:
         self._backend = backend
         self._calls: list[KernelCall] = []
         self._done: list[Call] = []
-        self._shared, self._work = PlanMemory(), 0
+        self._shared, self._work = PlanMemory(exact=backend.exact), 0
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.jit.program import Program

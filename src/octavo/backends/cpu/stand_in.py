@@ -97,7 +97,7 @@ class StandInBinder:
     """Notes the kernels of a plan's calls, none of which is made."""
 
     def __init__(self, of: Any, kernels: dict[Kernel, None]) -> None:
-        self._of, self._kernels, self._shared = of, kernels, PlanMemory()
+        self._of, self._kernels, self._shared = of, kernels, PlanMemory(exact=of.exact)
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         for call in self._of.kernel_calls(node, inputs, out, self._shared):
