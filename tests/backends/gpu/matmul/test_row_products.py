@@ -9,7 +9,7 @@ import pytest
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.device import torch_device
-from octavo.backends.gpu.matmul.w8a8 import w4a8_mma
+from octavo.backends.gpu.matmul.w8a8 import row_scales, w4a8_mma
 from octavo.formats import QTensor
 from octavo.formats.spec import F32
 from tests.backends import row_products as rows
@@ -49,6 +49,15 @@ def test_sums_of_groups_are_near_the_definition():
     """As near as products of other formats with rounded activations are to theirs."""
     tensor, x = rows.matrix("INT4_G128", 37, 256), rows.random(4, 256)
     assert rows.nmse(rows.unfolded(tensor, x), rows.product(tensor, x)) < QUANTIZED / 5
+
+
+@pytest.mark.parametrize("n_tokens", [7, 21, 64, 90])
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_tiles_that_programs_share(gpu, name, n_tokens):
+    """A card's programs have a part of the steps each, the last with fewer rows and values than a tile."""
+    tensor, x = rows.matrix(name, 300, 1168), rows.random(n_tokens, 1168)
+    _, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
+    assert rows.nmse(y, rows.product(tensor, x)) < exact(name)
 
 
 @pytest.mark.parametrize("k", [33, 100])
@@ -96,6 +105,24 @@ def test_products_of_swiglu(gpu, name):
     ops, (y,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
     assert ops == [rows.quantized("swiglu", name), "mul_mat"]
     assert rows.nmse(y, product(tensor, rows.swiglu_of(gate, up))) < ROUNDED
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_long_rows_are_divided(gpu, name, monkeypatch):
+    """Several programs have a row of SwiGLU, with the same codes: one of zeros, one with NaN in one part only."""
+    monkeypatch.setattr(row_scales, "DIVIDED_ROW", 256)
+    monkeypatch.setattr(row_scales, "ROW_PART", 128)
+    tensor, gate, up = rows.matrix(name, 37, 384), rows.random(4, 384), rows.random(4, 384, seed=5)
+    gate[1], up[2, 200] = 0, np.nan
+    _, (y,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
+    assert not y[1].any()
+    assert np.isnan(y[2]).all()
+    kept = [0, 3]
+    assert rows.nmse(y[kept], rows.product(tensor, rows.swiglu_of(gate[kept], up[kept]))) < ROUNDED
+    monkeypatch.undo()
+    _, (whole,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
+    np.testing.assert_array_equal(y[kept], whole[kept])
 
 
 @pytest.mark.parametrize("name", rows.NAMES)

@@ -12,9 +12,11 @@ from octavo.backends import row_products
 from octavo.backends.gpu.launch.arguments import Constant, Matrix, Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import TokenCodes
-from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel
+from octavo.backends.gpu.launch.sizes import warps_of
+from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel, token_maxima_kernel
 from octavo.backends.gpu.matmul.w8a8 import gemm
 from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
+from octavo.backends.gpu.matmul.w8a8.streamk import streamk_product
 from octavo.backends.gpu.matmul.w8a8.w4a8_mma import mma_product, mma_shape
 from octavo.backends.gpu.matmul.w8a8.w4a8_multicta import multicta_product, multicta_shape
 from octavo.backends.gpu.weights.row_scales import RowWeight
@@ -26,9 +28,12 @@ TOPS = {"int8": 127.0, "e4m3": 448.0}
 MOST_TOKENS = 2
 """Of `row_matvec_kernel`: of more the products of tensor cores are as fast or faster."""
 FEW_ROWS = 4096
-"""Of which programs of eight are too few."""
+"""Of which programs of eight are too few: 4096 x 14336 int4 weights take 8.5 us on an H200 by four, 10.5 by eight."""
 MANY_ROWS, LONG_ROWS = 8192, 8192
 """Of 4-bit weights: rows from which on there are enough programs of eight, and values that fill larger ones."""
+DIVIDED_ROW, ROW_PART, FEW_LONG_ROWS = 8192, 1024, 64
+"""Values of a row that a program alone takes long for, of a part of it, and tokens up to which such rows are divided:
+14,336 values after SwiGLU take a multiprocessor 8 us of instructions on an H200."""
 MOST_OVERLAPPED = 64
 """Tokens of products whose weights are on their way before the kernel before ends; all programs of more do not fit."""
 
@@ -97,12 +102,15 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
     if of_lanes := mma_shape(w, x.tokens, c.target.arch):
         return [mma_product(c, of_lanes, w, x, y, terms)]
     if few := multicta_shape(w, x.tokens, c.target.arch):
-        return multicta_product(c, few, w, x, y, terms, lambda: [_gemm(c, w, x, y, terms)])
-    return [_gemm(c, w, x, y, terms)]
+        return multicta_product(c, few, w, x, y, terms, lambda: _gemm(c, w, x, y, terms))
+    if w.codes.dtype != torch.uint8:
+        scales = x.scales, w.scale
+        return streamk_product(c, x.codes, w.codes, scales, y, terms, lambda: _gemm(c, w, x, y, terms))
+    return _gemm(c, w, x, y, terms)
 
 
-def _gemm(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
-    """As `row_product`, by the products of `octavo.ops`."""
+def _gemm(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    """`row_product` by a function of `octavo.ops`."""
     bias, residual = row_products.bias_and_residual(terms)
     after: dict[str, Any] = {"bias": bias, "residual": residual, "workspace": c.workspace(x.tokens, w.n, w.k), "out": y}
     after["overlaps"] = x.tokens <= MOST_OVERLAPPED
@@ -115,17 +123,24 @@ def _gemm(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Seque
         else:
             gemm.fp8_gemm(x.codes, w.codes, x.scales, w.scale, **after)
 
-    return run
+    return [run]
 
 
 def quantize_tokens(
     c: Context, out: TokenCodes, source: Source, kind: Any, block: int, warps: int, static_scale: float | None = None,
     least: torch.Tensor | None = None,
-) -> Call:
-    """The call that quantizes a Source [T, K], of which `kind` says what is made; `block` holds K, `least` is that of
+) -> list[Call]:
+    """The calls that quantize a Source [T, K], of which `kind` says what is made; `block` holds K, `least` is that of
     the kernel."""
     code = "int8" if out.is_int8 else "e4m3"
-    return c.launch(
-        token_codes_kernel, (out.tokens,), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[code],
-        static_scale, least, KIND=kind, CODE=code, B=block, warps=warps, exact=True,
-    )
+    parts, calls, maxima = 1, list[Call](), None
+    divides = kind != "rms_norm" and static_scale is None and DIVIDED_ROW < out.k <= 32 * ROW_PART
+    if divides and out.tokens <= FEW_LONG_ROWS:
+        block, warps, parts = ROW_PART, warps_of(ROW_PART), -(-out.k // ROW_PART)
+        maxima = c.shared("maxima", out.tokens * parts, torch.int32)
+        calls = [c.launch(token_maxima_kernel, (out.tokens, parts), source, maxima, out.k, KIND=kind, B=block,
+                          warps=warps, exact=True)]
+    return [*calls, c.launch(
+        token_codes_kernel, (out.tokens, parts), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[code],
+        static_scale, least, maxima, KIND=kind, CODE=code, B=block, PARTS=parts, warps=warps, exact=True,
+    )]

@@ -15,8 +15,7 @@ from octavo.backends.gpu.device.torch_device import multiprocessors
 from octavo.backends.gpu.launch.arguments import Constant, SplitK, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import TokenCodes
-from octavo.backends.gpu.matmul.w8a8.gemm import INT32_MAX_K
-from octavo.backends.gpu.matmul.w8a8.gemm_arguments import Epilogue, GemmConfig, ProblemSize, step
+from octavo.backends.gpu.matmul.w8a8.gemm_arguments import INT32_MAX_K, Epilogue, GemmConfig, ProblemSize, step
 from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.protocol import Call
 
