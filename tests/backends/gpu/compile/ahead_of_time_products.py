@@ -87,11 +87,10 @@ PRODUCTS: Kernels = {
          "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
     ) for kind, rows, most in (("int8", 8, 2), ("int4", 8, 2), ("int4_groups", 8, 2), ("fp8", 4, 2))
         for tokens, end, block_n in ((1, "", rows), (most, "_few", 4))},
-    **{f"w4a8_mma{groups}{tokens}": (
-        w4a8_mma_kernel, {"shape": W4A8MmaShape(4096, 1, tokens // 8, 8)}, 8,
-        {"w": "*i32", "scales": "*fp32", "groups": "*fp16" if groups else None, "x": "*i32", "x_scales": "*fp32",
-         "terms": (ROWS, ROWS), "y": ROWS},
-    ) for groups in ("_", "_groups_") for tokens in (8, 16)},
+    **{f"w4a8_mma_{tokens}": (
+        w4a8_mma_kernel, {"shape": W4A8MmaShape(4096, 1, tokens // 8, 16)}, 16,
+        {"w": "*i32", "scales": "*fp32", "x": "*i32", "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
+    ) for tokens in (8, 16)},
     "float_planes": (activations.float_kernel, {"KIND": "rms_norm", "B": 4096, "PLANES": 4}, 8,
                      {"source": SOURCE, "out": ROWS, "ordered": None, "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024, "PLANES": 1}, 4,

@@ -86,7 +86,7 @@ def _int4_shape(w: RowWeight, kind: str, tokens: int) -> RowMatvecShape:
     """As they measured fastest on an H200."""
     many, long = w.n > MANY_ROWS, w.k > LONG_ROWS
     wide = many if tokens > 1 else long and kind == "int4"
-    rows = 8 if tokens > 1 or long or (many and kind == "int4") else 4
+    rows = 8 if tokens > 1 or (kind == "int4" and (many or long)) else 4
     return RowMatvecShape(kind, w.k, rows, 512 if wide else 256, 4 if wide else 2)
 
 
