@@ -19,6 +19,7 @@ from octavo.backends.gpu.compile import cache as compiled
 from octavo.backends.gpu.launch import call
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.template import Templates
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 from octavo.runtime.loading import load
@@ -99,6 +100,7 @@ def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.Monkey
         return calls
 
     monkeypatch.setattr(GpuBackend, "launches", noted)
+    monkeypatch.setattr(Templates, "calls", lambda self, c, b: self._bind(c, b))  # launches of its own for each node
     making = SimpleNamespace(finish=lambda: waited.append(True))
     monkeypatch.setattr(call, "PendingKernels", lambda launches: prepared.extend(launches) or making)
     monkeypatch.setattr("octavo.backends.gpu.backend.interpreted", lambda: False)

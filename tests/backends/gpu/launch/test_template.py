@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from octavo.backends.gpu import GpuBackend, backend
 from octavo.backends.gpu.compile import gluon
@@ -96,7 +97,8 @@ def described(one: Any) -> Any:
     if isinstance(one, Launch):
         return one.kernel, one._grid, one._options, one.compiled_for, leaves(one.arguments)
     if isinstance(one, partial):
-        return one.func, one.keywords, [(x.data_ptr(), x.shape, x.stride(), x.dtype) for x in one.args]
+        tensors = [x for x in one.args if isinstance(x, torch.Tensor)]
+        return one.func, one.keywords, [(x.data_ptr(), x.shape, x.stride(), x.dtype) for x in tensors]
     return type(one)
 
 
@@ -147,6 +149,31 @@ def test_calls_are_those_that_binding_gives(
                         assert kinds(source.__self__.arguments) == kinds(other.arguments)
             most = 0.6 if name.startswith("rows") else 0.33  # products of rows are functions that close over a layer
             assert few < most * len(bound), (size, few, len(bound))
+
+
+@pytest.mark.parametrize("name", [*MODELS, *FOLDERS])
+def test_calls_are_those_that_binding_gives_at_that_moment(
+    name: str, target: GpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a start, where weights are joined, and shared memory grows and is written, between one node and the next."""
+    calls_of_node, copied = template.Templates.calls, list[str]()
+
+    def checked(self: template.Templates, c: Any, b: Any) -> Any:
+        before = dict(c.contents)
+        found, left = calls_of_node(self, c, b), dict(c.contents)
+        c.contents.clear()
+        c.contents.update(before)
+        assert list(map(described, found)) == list(map(described, self._bind(c, b))), b.node
+        assert {key: id(value) for key, value in c.contents.items()} == {key: id(value) for key, value in left.items()}
+        copied.extend(b.node.op for one in found if "prepare" in vars(one))
+        return found
+
+    monkeypatch.setattr(template.Templates, "calls", checked)
+    path, config = model(name, tmp_path, monkeypatch), EngineConfig(n_ctx=1024, n_batch=512, max_sequences=64)
+    with open_model(path, [GpuBackend()], config) as opened:
+        for size in (SIZES[0], SIZES[-1], *SIZES[1:-1]):
+            plans_of(opened.engine, size)
+    assert {"attention", "rope_set_rows"} <= {*copied}
 
 
 def test_weights_that_are_replaced_are_not_kept(

@@ -63,8 +63,8 @@ class Launch:
         """The same launch with addresses in place of some tensors, for a kernel that is made for this one;
         `otherwise` gives calls that do as much where it can't be made."""
         other = object.__new__(type(self))
-        made = {"arguments": arguments, "compiled_for": self.compiled_for, "prepare": self.prepare}
-        other.__dict__.update(self.__dict__, **made)  # a kernel is compiled for tensors, not for addresses
+        own = {"arguments": arguments, "compiled_for": self.compiled_for, "made": None, "_run": None}
+        other.__dict__.update(self.__dict__, **own, prepare=self.prepare)  # compiled for tensors, not for addresses
         return other
 
     @cached_property
