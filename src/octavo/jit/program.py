@@ -162,7 +162,8 @@ def _nodes() -> tuple[int, AnyArray]:
     """How many memory nodes there are, and the number of each processor's, int64."""
     nodes = list(memory_nodes(processors()).values())
     numbers = {cpu: i for i, cpus in enumerate(nodes) for cpu in cpus}
-    return len(nodes), np.array([numbers.get(cpu, 0) for cpu in range(MOST_PROCESSORS)], np.int64)
+    known = MOST_PROCESSORS if len(nodes) > 1 else 1
+    return len(nodes), np.array([numbers.get(cpu, 0) for cpu in range(known)], np.int64)
 
 
 @contextmanager

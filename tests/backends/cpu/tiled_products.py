@@ -5,6 +5,8 @@ On a machine that has tiles: `pytest tests/backends/cpu/tiled_products.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -75,7 +77,7 @@ def test_numbers_that_are_none() -> None:
 
 
 @pytest.mark.parametrize("attrs", [{}, {"window": 200, "cap": 5.0}])
-def test_attention(attrs: dict[str, float]) -> None:
+def test_attention(attrs: dict[str, Any]) -> None:
     """As near to what vectors compute as two bfloat16 are to a number, each token by itself."""
     tiles, vectors = (Attention("f16", backend=CpuBackend(threads=2, exact=exact), **attrs) for exact in (False, True))
     for first, count in ((3, 61), (250, 57), (0, 64)):

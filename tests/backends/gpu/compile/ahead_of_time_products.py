@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import (
-    Biases,
-    ExpertIds,
-    FusedEpilogue,
-    Matrix,
-    Q8Activation,
-    Q8Token,
-    SplitK,
-)
+from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
@@ -95,11 +87,10 @@ PRODUCTS: Kernels = {
          "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
     ) for kind, rows, most in (("int8", 8, 2), ("int4", 8, 2), ("int4_groups", 8, 2), ("fp8", 4, 2))
         for tokens, end, block_n in ((1, "", rows), (most, "_few", 4))},
-    **{f"w4a8_mma{groups}{tokens}": (
-        w4a8_mma_kernel, {"shape": W4A8MmaShape(4096, 1, tokens // 8, 8)}, 8,
-        {"w": "*i32", "scales": "*fp32", "groups": "*fp16" if groups else None, "x": "*i32", "x_scales": "*fp32",
-         "terms": (ROWS, ROWS), "y": ROWS},
-    ) for groups in ("_", "_groups_") for tokens in (8, 16)},
+    **{f"w4a8_mma_{tokens}": (
+        w4a8_mma_kernel, {"shape": W4A8MmaShape(4096, 1, tokens // 8, 16)}, 16,
+        {"w": "*i32", "scales": "*fp32", "x": "*i32", "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
+    ) for tokens in (8, 16)},
     "float_planes": (activations.float_kernel, {"KIND": "rms_norm", "B": 4096, "PLANES": 4}, 8,
                      {"source": SOURCE, "out": ROWS, "ordered": None, "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024, "PLANES": 1}, 4,
@@ -133,10 +124,6 @@ PRODUCTS: Kernels = {
         "source": SOURCE, "w": "*fp32", "bias": bias, "logits": ROWS, "normed": ROWS, "codes": Q8, "counter": "*i32",
         "tokens": "i32", "k": "i32"})
        for name, rows, tokens, block, bias in (("route", 2, 1, 2048, None), ("route_few", 2, 4, 4096, "*fp32"))},
-    "route_many": (routing.route_many_kernel, {
-        "TILES": 4, "SPLITS": 8, "M": 16, "N": 32, "K": 64, "B": 2048}, 8, {
-            "source": SOURCE, "w": "*fp32", "bias": None, "logits": ROWS, "normed": ROWS,
-            "splits": SplitK("*fp32", "*i32"), "tokens": "i32", "k": "i32"}),
     "sum_experts_norm": (routing.sum_experts_norm_kernel, {
         "NORMALIZED": True, "EXPERTS": 32, "USED": 4, "B": 4096}, 16, {
             "rows": "*fp32", "logits": ROWS, "term": ROWS, "out": ROWS, "norm": "*fp32", "codes": Q8,

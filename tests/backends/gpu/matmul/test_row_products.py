@@ -9,15 +9,15 @@ import pytest
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.device import torch_device
-from octavo.backends.gpu.matmul.w8a8 import row_scales, w4a8_mma
+from octavo.backends.gpu.matmul.w8a8 import row_scales
 from octavo.formats import QTensor
 from octavo.formats.spec import F32
 from tests.backends import row_products as rows
 from tests.backends.comparison import QUANTIZED
 
 SHORT = 1e-12 if torch_device.target().arch == "interpreter" else 1e-6  # tensor cores may keep 14 bits of a sum of fp8
-UNFOLDED = 2 if torch_device.target().arch.startswith("gfx") else w4a8_mma.MOST_TOKENS
-"""Tokens up to which scales of groups multiply sums instead of codes."""
+UNFOLDED = row_scales.MOST_TOKENS
+"""Tokens up to which scales of groups multiply sums instead of codes, of rows that are not copied."""
 ROUNDED = 1e-5  # a norm in another order may move a value over half a step
 
 

@@ -7,8 +7,10 @@ Tile:
     task    up to PANELS x 16 rows, all tokens
     slice   STEPS x 32 values of each panel, as bfloat16, unpacked once for 512 tokens
     sums    [16 tokens, 16 rows] float32; `tile_sweep` says how tiles come past each other
-Bound: instructions: tile products, 16 cycles each; bytes of the weights with a token. Not measured.
-Tried: docs/log.md: "Int8 tiles that are read out for each block's scale are no faster than VNNI".
+Bound: instructions: 88% of what tiles reach with Q4_K (docs/log.md, "Matrix tiles are fetched to the L2, not to the
+    L1").
+Tried: docs/log.md: "Int8 tiles that are read out for each block's scale are no faster than VNNI"; "bfloat16 tiles do
+    not pay with few tokens".
 Twin: `octavo.backends.reference.ops.mul_mat`
 
 Tokens are as `tokens_kernel` makes them, the last tile filled up with what is not looked at. A row of sums depends on

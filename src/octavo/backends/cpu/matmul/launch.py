@@ -76,7 +76,8 @@ def _records(terms: Sequence[AnyArray], first: int) -> AnyArray:
     return added
 
 
-TILE_MIN_TOKENS, BLOCKS_MIN_TOKENS = 16, 48
+MIN_TOKENS = {"bf16": 8, "e4m3": 8, "f16": 16}
+BLOCKS_MIN_TOKENS = 48
 """From this number of tokens on, matrix tiles are faster: than vectors of floats, and than products of codes."""
 
 
@@ -85,7 +86,7 @@ def takes_tiles(weight: Weight, tokens: int, shared: PlanMemory) -> bool:
     if isinstance(weight, TiledWeight):
         fits, least = True, BLOCKS_MIN_TOKENS
     else:
-        fits, least = weight.kind != "f32" and weight.group % STEP == 0, TILE_MIN_TOKENS
+        fits, least = weight.kind in MIN_TOKENS and weight.group % STEP == 0, MIN_TOKENS.get(weight.kind, 0)
     return fits and tokens >= least and not shared.exact and host_cpu.has_tiles()
 
 

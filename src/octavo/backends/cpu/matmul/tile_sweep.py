@@ -6,7 +6,7 @@
     sums     2 x 2 tiles; in memory [panel, tile] from slice to slice
 
 Two tiles of each factor are loaded for four products, which take twice as long as that from the L1. The next two tiles
-of tokens are fetched to the L2 meanwhile, and the next of each to the L1: from farther off they come too slowly.
+of tokens are fetched to the L2 meanwhile: from farther off they come too slowly.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.jit.compile import inner
-from octavo.jit.simd import amx, prefetch, prefetch_to_l2
+from octavo.jit.simd import amx, prefetch_to_l2
 
 N = 16
 """Tokens of a tile, and rows of a panel."""
 
 TILE_BYTES = 1024
 
-STEPS, AHEAD = 10, 2
-"""Tiles of K of a slice, so that those of two tiles of tokens and of two panels are in the L1 together; and how many
-before they are needed they are fetched to there."""
+STEPS = 16
+"""Tiles of K of a slice: of two tiles of tokens, or of two panels, the L1 holds them."""
 
 PANELS, ROWS_OF_TWO = 8, 1024
 """Panels that a task makes at most, so that activations come from far caches an eighth as often; and rows of a weight
@@ -84,7 +83,6 @@ def sweep(add: Any, parts: int = 1, places: tuple[int, int, int] = IN_PANELS) ->
 def _square(add: Any, tiles: int, panels: int, parts: int, places: tuple[int, int, int]) -> Any:
     """`sweep` for one or two tiles of tokens, and one or two panels."""
     step_bytes, rest, split, (of_tile, of_panel, row_bytes) = parts * TILE_BYTES, TILE_BYTES, parts == 2, places
-    soon, soon_end = AHEAD * parts * TILE_BYTES, (AHEAD + 1) * parts * TILE_BYTES if AHEAD else 0
 
     def square(sums, x, x_stride, w, w_stride, steps, afresh, ahead, fetched):
         amx.begin_sums(sums, of_tile, of_panel, row_bytes, afresh, tiles, panels)
@@ -92,13 +90,6 @@ def _square(add: Any, tiles: int, panels: int, parts: int, places: tuple[int, in
             at, weights = x + step * step_bytes, w + step * step_bytes
             for line in range(0, fetched, 64):
                 prefetch_to_l2(ahead + step * fetched + line)
-            for line in range(soon, soon_end, 64):
-                prefetch(at + line)
-                prefetch(weights + line)
-                if tiles > 1:
-                    prefetch(at + x_stride + line)
-                if panels > 1:
-                    prefetch(weights + w_stride + line)
             add(at, x_stride, weights, w_stride, tiles, panels)
             if split:
                 amx.add_bf16_again(at + rest, x_stride, weights, w_stride, tiles, panels)

@@ -5,8 +5,9 @@ Algorithm: GotoBLAS's blocking around tile products of 16 tokens x 16 rows x 64 
 Tile:
     task    PANELS x 16 rows, packed as `int8_kernel` packs them, in the L2: 4,096 values of each at a time
     sums    [16 tokens, 16 rows] int32 of 512 tokens; `tile_sweep` says how tiles come past each other
-Bound: instructions: tile products, 16 cycles each. Not measured.
-Tried: nothing else.
+Bound: instructions: half of what tiles reach, 7 TOPS on 10 threads (docs/log.md, "Matrix tiles are fetched to the L2,
+    not to the L1").
+Tried: docs/log.md: "Matrix tiles are fetched to the L2, not to the L1".
 Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`
 """
 

@@ -10,7 +10,8 @@ Tile:
     acc       [block_n, words] int32 or float32 a token, summed over words at the end
 Bound: bytes: one token takes 0.5 to 0.9 instructions a code with int8, 1.1 with int4, 1.5 with groups and 5.2 to 5.7
     with e4m3; docs/log.md, "A matvec for a scale a row is faster than tensor cores, but not with groups".
-Tried: docs/log.md: "A matvec for a scale a row is faster than tensor cores, but not with groups".
+Tried: docs/log.md: "A matvec for a scale a row is faster than tensor cores, but not with groups"; "Scales of groups
+    belong to sums".
 Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`, `octavo.ops.definition.fp8_gemm`
 """
 

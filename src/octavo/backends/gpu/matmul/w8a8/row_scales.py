@@ -71,7 +71,7 @@ class RowMatvecShape(Constant):
 def row_matvec_shape(w: RowWeight, tokens: int, arch: str) -> RowMatvecShape | None:
     """The shape of a product with a few tokens; None for more, and for rows that do not end at whole 16 bytes."""
     kind = {torch.int8: "int8", torch.uint8: "int4" if w.groups is None else "int4_groups"}.get(w.codes.dtype, "fp8")
-    most = 1 if kind == "fp8" and arch.startswith("gfx11") else MOST_TOKENS  # which has too few registers
+    most = 1 if kind == "fp8" and arch.startswith(("gfx11", "sm_90")) else MOST_TOKENS  # registers; tensor cores
     if not 0 < tokens <= most or w.k % 16:
         return None
     if arch == "interpreter":
@@ -86,7 +86,7 @@ def _int4_shape(w: RowWeight, kind: str, tokens: int) -> RowMatvecShape:
     """As they measured fastest on an H200."""
     many, long = w.n > MANY_ROWS, w.k > LONG_ROWS
     wide = many if tokens > 1 else long and kind == "int4"
-    rows = 8 if tokens > 1 or long or (many and kind == "int4") else 4
+    rows = 8 if tokens > 1 or (kind == "int4" and (many or long)) else 4
     return RowMatvecShape(kind, w.k, rows, 512 if wide else 256, 4 if wide else 2)
 
 

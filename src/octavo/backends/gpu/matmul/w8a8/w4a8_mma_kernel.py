@@ -1,14 +1,14 @@
 # mypy: ignore-errors
 """Products of a few tokens in int8 with 4-bit weights (W4A8), by int8 `mma.sync`; what each lane holds is written out.
 
-Algorithm: `mmq.mma_kernel`'s fragments straight from memory, and warps that divide K, with a scale a token. Scales of
-    groups multiply each group's int32 sums, which are added up in float32.
+Algorithm: `mmq.mma_kernel`'s fragments straight from memory, and warps that divide K, with a scale a token and a row.
 Tile:
     program   16 rows or more, all tokens; its warps take groups of 128 values of K in turn
     W [16 rows, 128] @ a^T [128, 8 tokens]   lane 4 g + t: rows g and g + 8, bytes 16 t to 16 t + 15 of a group's 64
     a                                        the values that these bytes' low codes and high codes multiply
     acc       [16 rows, 8 tokens] a warp, summed over warps at the end
-Bound: bytes of the weights; not measured yet.
+Bound: latency, where rows are few, then bytes: eight tokens of 4096 x 4096 take 4.2 us on an H200, 43% of the read
+    limit, of 4096 x 14336 10.4, 60%; docs/log.md, "Few tokens of W4A8 do not like rings".
 Tried: docs/log.md: "Few tokens of W4A8 do not like rings".
 Twin: `octavo.ops.definition.w4a8_gemm`
 
@@ -29,15 +29,12 @@ HIGH = tl.constexpr(-0x0F0F0F10)  # the upper four bits of each byte
 
 
 @triton.jit
-def _load(w, groups, rows, group, t, n, LENGTH: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr):
-    """Four words of codes of each of a lane's rows, and their scales, of a group, or of the last one."""
+def _load(w, rows, group, t, LENGTH: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr):
+    """Four words of codes of each of a lane's rows, of a group of 128, or of the last one."""
     group = group if EVEN else tl.minimum(group, LENGTH // 16 - 1)
     out = ()
     for r in tl.static_range(len(rows)):
-        scale = 0.0
-        if groups is not None:
-            scale = tl.load(groups + group * n + rows[r]).to(tl.float32)
-        out = out + ((four(w + rows[r] * LENGTH + group * 16 + t * 4, 0, None, ASM), scale),)  # noqa: RUF005
+        out = out + (four(w + rows[r] * LENGTH + group * 16 + t * 4, 0, None, ASM),)  # noqa: RUF005
     return out
 
 
@@ -68,34 +65,25 @@ def _high(words):
 
 
 @triton.jit
-def _multiply(acc, loaded, tokens, GROUPED: tl.constexpr, SHAPE: tl.constexpr, ASM: tl.constexpr):
-    """acc + the products of a group's codes with tokens, as loaded."""
+def _multiply(acc, loaded, tokens, SHAPE: tl.constexpr, ASM: tl.constexpr):
+    """acc + 16 times the products of a group's codes with tokens, as loaded."""
     M: tl.constexpr = SHAPE.token_tiles
     out = ()
-    zero = tl.zeros_like(loaded[0][0][0])
     for r in tl.static_range(SHAPE.row_tiles):
         upper, lower = loaded[2 * r], loaded[2 * r + 1]
-        low, high = (_low(upper[0]), _low(lower[0])), (_high(upper[0]), _high(lower[0]))
+        low, high = (_low(upper), _low(lower)), (_high(upper), _high(lower))
         for j in tl.static_range(M):
-            old = acc[r * M + j]
-            sums = (zero, zero, zero, zero) if GROUPED else old
-            sums = mma_onto(sums, low[0], low[1], tokens[j][0], ASM)  # [16, 64] @ [64, 8]
-            sums = mma_onto(sums, high[0], high[1], tokens[j][1], ASM)  # [16, 64] @ [64, 8]
-            if GROUPED:
-                sums = (
-                    tl.fma(sums[0].to(tl.float32), upper[1], old[0]), tl.fma(sums[1].to(tl.float32), upper[1], old[1]),
-                    tl.fma(sums[2].to(tl.float32), lower[1], old[2]), tl.fma(sums[3].to(tl.float32), lower[1], old[3]),
-                )
-            out = out + (sums,)  # noqa: RUF005
+            sums = mma_onto(acc[r * M + j], low[0], low[1], tokens[j][0], ASM)  # [16, 64] @ [64, 8]
+            out = out + (mma_onto(sums, high[0], high[1], tokens[j][1], ASM),)  # noqa: RUF005, [16, 64] @ [64, 8]
     return out
 
 
 @triton.jit
 def w4a8_mma_kernel(
-    w, scales, groups, x, x_scales, terms, y, n, n_tokens, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr
+    w, scales, x, x_scales, terms, y, n, n_tokens, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr
 ):
-    """y f32 [n_tokens, N] = x W^T * x_scales * scales + terms; w and x are codes as int32 words, `groups` float16
-    [K / 128, N] or None; shape is a W4A8MmaShape."""
+    """y f32 [n_tokens, N] = x W^T * x_scales * scales + terms; w and x are codes as int32 words, shape is a
+    W4A8MmaShape."""
     if PDL:
         gdc_launch_dependents()
     LENGTH: tl.constexpr = shape.k // 8
@@ -103,21 +91,20 @@ def w4a8_mma_kernel(
     STEPS: tl.constexpr = (LENGTH // 16 + WARPS - 1) // WARPS
     EVEN: tl.constexpr = LENGTH // 16 % WARPS == 0
     TILES: tl.constexpr = shape.row_tiles * shape.token_tiles
-    GROUPED: tl.constexpr = groups is not None
     start = tl.program_id(0) * (16 * shape.row_tiles)
     thread = tl.arange(0, 32 * WARPS)
     g, t, warp = thread % 32 // 4, thread % 4, (thread // 32).to(tl.int64)
     rows = ()
     for r in tl.static_range(2 * shape.row_tiles):
         rows = rows + (tl.minimum(start + 8 * r + g, n - 1).to(tl.int64),)  # noqa: RUF005
-    coming = _load(w, groups, rows, warp, t, n, LENGTH, EVEN, ASM)
+    coming = _load(w, rows, warp, t, LENGTH, EVEN, ASM)
     if PDL:
         gdc_wait()
     of_tokens = ()
     for j in tl.static_range(shape.token_tiles):
         token = tl.minimum(8 * j + g, n_tokens - 1).to(tl.int64)
         of_tokens = of_tokens + (x + token * (2 * LENGTH) + t * 4,)  # noqa: RUF005
-    zero = tl.zeros((32 * WARPS,), tl.float32 if GROUPED else tl.int32)
+    zero = tl.zeros((32 * WARPS,), tl.int32)
     acc = ()
     for _ in tl.static_range(TILES):
         acc = acc + ((zero, zero, zero, zero),)  # noqa: RUF005
@@ -126,13 +113,13 @@ def w4a8_mma_kernel(
     for i in tl.range(STEPS - 1):
         following = warp + (i + 1) * WARPS
         loaded = coming
-        coming = _load(w, groups, rows, following, t, n, LENGTH, EVEN, ASM)
+        coming = _load(w, rows, following, t, LENGTH, EVEN, ASM)
         if AHEAD:
             tokens_coming = _load_tokens(of_tokens, following, LENGTH, EVEN, ASM)
         t = here(t, ASM)
-        acc = _multiply(acc, loaded, tokens, GROUPED, shape, ASM)
+        acc = _multiply(acc, loaded, tokens, shape, ASM)
         tokens = tokens_coming if AHEAD else _load_tokens(of_tokens, following, LENGTH, EVEN, ASM)
-    acc = _multiply(acc, coming, tokens, GROUPED, shape, ASM)
+    acc = _multiply(acc, coming, tokens, shape, ASM)
     PAIR: tl.constexpr = 2 if TILES > 1 else 1  # tiles that are added up at once
     for i in tl.static_range(0, TILES, PAIR):
         total = summed(acc[i], acc[i + PAIR - 1], WARPS, PAIR).to(tl.float32)  # [32, 2, 2, PAIR]

@@ -8,7 +8,8 @@ Tile:
     tiles            |   0   |   1   |   2   |   3   |      block_n rows of W, all tokens; each has steps of 256 values
     CTAs             |  0  |  1  |  2  |  3  |  4  |  5  |  equal shares of all steps; shared tiles are added up
     a step           two groups: codes [block_n, 64 bytes] -> wgmma -> int32 [block_n, block_m] (* scale -> float32)
-Bound: bytes of the weights; not measured yet.
+Bound: bytes, and latency where rows are few: eight tokens of 28,672 x 4096 take 18.5 us on an H200, 68% of the read
+    limit, of 4096 x 4096 6.1, 30%; docs/log.md, "Few tokens of W4A8 do not like rings".
 Tried: docs/log.md: "Stripes for the W4A8 product".
 Twin: `octavo.ops.definition.w4a8_gemm`
 
