@@ -222,6 +222,38 @@ def test_one_that_ends_while_it_answers_is_started_again_at_once(monkeypatch: py
     run(test)
 
 
+def test_one_that_ends_while_it_is_loaded_is_tried_again_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.replicas.pool.FIRST_PAUSE_S", 0.01)
+
+    async def test() -> None:
+        async with worlds({"a": 2}, memory=3) as (world, models):
+            async def end(times: int) -> None:
+                for _ in range(times):
+                    before = world.servers.get("a")
+                    while (server := world.servers.get("a")) is before or server is None:
+                        await asyncio.sleep(0.001)
+                    server.end()
+
+            world.may_load.clear()
+            ending = asyncio.create_task(end(2))
+            asking = asyncio.create_task(ask(models, "a"))
+            await ending
+            world.may_load.set()
+            await asking
+            assert world.loaded == ["a"]
+            models.unload(models.find("a"))
+            await become(models, a="unloaded")
+            world.may_load.clear()
+            ending = asyncio.create_task(end(3))
+            error = await refused(models, "a")
+            await ending
+            assert (error.status, error.code, error.message) == (
+                500, "model_not_loaded", "a can't be loaded: it was killed")
+            assert models.models["a"].held == 0
+
+    run(test)
+
+
 @pytest.mark.parametrize(("wrong", "status", "words"), [
     (UsageError("n_ctx is 0", argument="n_ctx"), 400, "a can't be loaded: n_ctx is 0"),
     (OctavoError("the file ends too early"), 500, "a can't be loaded: the file ends too early"),

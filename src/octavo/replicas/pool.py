@@ -13,6 +13,7 @@ from octavo.errors import OctavoError
 from octavo.replicas.replica import Served
 from octavo.replicas.routing import PrefixRouter
 from octavo.replicas.upstream import Upstream, UpstreamLostError
+from octavo.server.engine.client import EngineDiedError
 from octavo.server.generation.handover import HEADER
 
 log = logging.getLogger("octavo")
@@ -190,7 +191,8 @@ class Pool:
                 return
             if not drained and not self._keeps():
                 log.error("replica %d ended: %s", replica.number, why)
-                self.ending = True
+                self.ending, self._failed = True, EngineDiedError(why)
+                self._tell()
                 return
             pause = FIRST_PAUSE_S if drained or monotonic() - began > STABLE_S else pause
             log.log(logging.INFO if drained else logging.ERROR, "replica %d ended: %s; restarting it in %.1f s",

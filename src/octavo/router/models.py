@@ -29,6 +29,8 @@ STARTING = 256 << 20
 """Bytes that the processes of a model take before they ask for more."""
 PATIENCE_S = 2.0
 """Seconds that a model waits for one that answers nobody, before one that answers takes no more requests."""
+ENDS = 3
+"""Processes that end while they load a model, after which it can't be loaded."""
 FAILED_S = 5.0
 """Seconds in which a model that could not be loaded is not tried again."""
 State = Literal["unloaded", "loading", "loaded", "draining", "stopping", "sleeping"]
@@ -251,7 +253,7 @@ class Models:
         model.granted.clear()
         model.pool = pool = Pool(
             self._launcher(model.known, partial(self._allow, model), partial(self._show, model)), 1,
-            self.options.limits.drain_time, self.options.secret, lambda: model.answering > 0,
+            self.options.limits.drain_time, self.options.secret, partial(self._keeps, model),
         )
         pool.start()
         ready, granted = asyncio.ensure_future(pool.ready()), asyncio.ensure_future(model.granted.wait())
@@ -265,6 +267,11 @@ class Models:
             for one in (ready, granted):
                 one.cancel()
         return pool
+
+    def _keeps(self, model: Model) -> bool:
+        """Whether a model whose process has ended by itself gets another one: while requests wait, but not for ever."""
+        ends = model.pool.replicas[0].restarts + 1 if model.pool is not None else 0
+        return model.answering > 0 or (model.state == "loading" and model.is_wanted and ends < ENDS)
 
     async def _allow(self, model: Model, asks: Asks) -> None:
         """Have room for what a model's engine asks for, where it waits. Raises OctavoError where there can be none."""
