@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +35,8 @@ def served(name: str, path: str = "demo", *, aliases: tuple[str, ...] = (), **en
 
 @contextmanager
 def serving(
-    known: Sequence[KnownModel], *, memory: int | None = None, idle: float | None = None,
-    options: ServerOptions = OPTIONS,
+    known: Sequence[KnownModel] | Callable[[], Catalog], *, memory: int | None = None, idle: float | None = None,
+    options: ServerOptions = OPTIONS, pulls: bool = True,
 ) -> Iterator[tuple[Server, ModelsFront]]:
     """A front of these models, until the block ends."""
     sock = bind("127.0.0.1", 0)
@@ -50,7 +50,8 @@ def serving(
             ready.set()
 
         task = asyncio.get_running_loop().create_task(serve_models(
-            lambda: Catalog(known), replace(options, port=port), sock, memory=memory, idle=idle, told=told,
+            known if callable(known) else lambda: Catalog(known), replace(options, port=port), sock, memory=memory,
+            idle=idle, told=told, pulls=pulls,
         ))
         running.extend([asyncio.get_running_loop(), task])
         try:

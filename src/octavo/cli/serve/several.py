@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,6 +122,8 @@ def read_preset(path: str) -> dict[str, Section]:
 
     Raises UsageError for what is none, and for an option that models don't have.
     """
+    import configparser
+
     from octavo.io.regular_file import read_text
 
     parser = configparser.ConfigParser(
@@ -203,7 +204,7 @@ class Shelf:
         from octavo.router.catalog import Found
 
         if section.model is not None:
-            found[section.name] = Found(section.name, local(section.model, self.offline), "preset")
+            found[section.name] = Found(section.name, _there(section.model, self.offline), "preset")
         elif section.name not in found:
             allowed = f"{', '.join(sorted(found))}, or `model = PATH or ORG/REPO:QUANT` in it"
             raise UsageError(f"--models-preset: [{section.name}] is not a model that is there (allowed: {allowed})")
@@ -267,5 +268,14 @@ def _given(model: str, offline: bool) -> Found:
     from octavo.router.catalog import Found
 
     is_hubs = hub_name(model) is not None and model != "demo"
-    path = local(model, offline)
+    path = _there(model, offline)
     return Found(model if is_hubs else shown_name(path).removesuffix(".gguf"), path, "argument")
+
+
+def _there(model: str, offline: bool) -> str:
+    """The path of a model, where something is. Raises FileError where nothing is."""
+    from octavo.io.missing_model import require_there
+
+    path = local(model, offline)
+    require_there(path)
+    return path
