@@ -197,10 +197,12 @@ class EngineClient:
         assert isinstance(answer, Scored)
         return answer
 
-    async def embed(self, texts: list[list[int]], pooling: str, *, normalize: bool) -> Vectors:
-        """Vectors of texts. Raises EngineFailedError, EngineDiedError."""
+    async def embed(
+        self, texts: list[list[int]], pooling: str, *, normalize: bool, seconds: Sequence[int] = ()
+    ) -> Vectors:
+        """Vectors of texts, or scores, see `Embed`. Raises EngineFailedError, EngineDiedError."""
         (one,) = self.new_ids(1)
-        answer = await self._ask(one, Embed(one, texts, pooling, normalize))
+        answer = await self._ask(one, Embed(one, texts, pooling, normalize, [*seconds]))
         assert isinstance(answer, Vectors)
         return answer
 

@@ -55,13 +55,22 @@ class Score(msgspec.Struct, tag="score", array_like=True, frozen=True):
     k: int
 
 
+RANK = "rank"
+"""The pooling of rerankers."""
+
+
 class Embed(msgspec.Struct, tag="embed", array_like=True, frozen=True):
-    """Vectors of texts, which are tokens already; `pooling` "" is the model's own."""
+    """Vectors of texts, which are tokens already; `pooling` "" is the model's own.
+
+    With "rank" they are scores, vectors of one value, of pairs of texts: `seconds` says how many tokens at the end of
+    each are of the second one.
+    """
 
     id: int
     texts: list[list[int]]
     pooling: str
     normalize: bool
+    seconds: list[int] = []
 
 
 class Ping(msgspec.Struct, tag="ping", array_like=True, frozen=True):
