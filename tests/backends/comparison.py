@@ -19,6 +19,9 @@ ROUNDED = {"BF16": 5e-5, "F32": 1e-6}
 factors become tf32 where a GPU has that: matrices of WIDE rows."""
 WIDE = 512
 
+CHAINED = 2
+"""Times as much of a whole network, whose inputs and values between are rounded to halves one after the other."""
+
 WORST = 200
 """How often the tolerance a single value's squared error may be."""
 
@@ -30,6 +33,8 @@ def tolerance(case: OpCase) -> float:
     product = case.op.startswith(("mul_mat", "quantized_")) or case.op == "numbers"
     if product and not all(row_named(f).is_float for f in case.formats):
         return QUANTIZED
+    if case.op == "mul_mat_id_concat" and case.formats == ("F16",):
+        return CHAINED * PLAIN
     if product and ("BF16" in case.formats or case.shape.get("n", 0) >= WIDE):
         return max(ROUNDED.get(f, PLAIN) for f in case.formats)
     if case.op == "attention" and case.shape.get("cache") == "f32":

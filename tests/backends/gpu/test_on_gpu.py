@@ -97,7 +97,7 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     """So little memory is free that some layers of the demo model do not fit; other processes use the card, too."""
     with octavo.load("demo", device="gpu") as model:
         placement = model.engine._placement
-        wanted = placement.needed(placement.n_layer) - 4 * MIB
+        wanted = placement.needed((placement.n_layer,))[0] - 4 * MIB
     monkeypatch.setattr(GpuBackend, "free", lambda backend: wanted)
 
 
@@ -111,6 +111,15 @@ def test_what_does_not_fit_says_what_would(on_cpu: list[str]) -> None:
     assert 0 < int(layers) < 10
     assert replies(device="gpu", gpu_layers=int(layers)) == on_cpu
     assert replies(device="auto") == on_cpu
+
+
+def test_steps_that_are_captured_take_no_memory() -> None:
+    with octavo.load("demo", device="gpu") as model:
+        model.generate(PROMPTS[0], temperature=0.0, max_tokens=60)  # captures what it needs
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        model.generate(PROMPTS[0], temperature=0.0, max_tokens=60)
+        assert torch.cuda.max_memory_allocated() - before < 4 * MIB
 
 
 def test_a_profile_has_every_node() -> None:

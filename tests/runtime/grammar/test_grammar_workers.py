@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.errors import GrammarError, HostMemoryError
+import octavo
+from octavo.errors import GGUFError, GrammarError, HostMemoryError
 from octavo.runtime import Grammar
 from octavo.runtime.grammar import host as grammar_host
 from octavo.runtime.grammar import workers as grammar_workers
@@ -227,6 +228,15 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(HostMemoryError, match="a process for grammars"):
             allowed_tokens(late, TOKENIZER)
     assert allowed_tokens(grammars.constraint(Grammar.regex("a")), TOKENIZER) == {ord("a")}
+
+
+def test_a_model_that_is_closed_before_its_vocabulary_is_read(capfd: pytest.CaptureFixture[str]) -> None:
+    with octavo.load("demo", device="reference") as model:
+        grammars = Grammars(model.tokenizer)
+    with pytest.raises(GGUFError, match="the file is closed"):
+        model.tokenizer.metadata()
+    grammars.prepare()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("place", ["_send", "_answer", "_take"])

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from octavo.errors import INSTALL_BASE, GrammarError, HostMemoryError, OctavoError, UsageError, import_failure
+from octavo.errors import INSTALL_BASE, GrammarError, OctavoError, UsageError, import_failure
 from octavo.jit.clock import clock
 from octavo.runtime.grammar.host import Host
 from octavo.runtime.grammar.json_schema import not_plain, read_schema
@@ -156,8 +156,11 @@ class Grammars:
         return GrammarWorker(self._host, {"kind": grammar.kind, "text": grammar.text, "spaced": spaced})
 
     def prepare(self) -> None:
-        """Have the vocabulary read now, which takes a second or two of a large one, if llguidance is there."""
-        with suppress(UsageError, HostMemoryError):
+        """Have the vocabulary read now, which takes a second or two of a large one.
+
+        What is in the way (no llguidance, no room for a process, a closed model) the first grammar says.
+        """
+        with suppress(OctavoError):
             _require_llguidance()
             if self.tokenizer.stop_ids:
                 self._host.start()

@@ -79,7 +79,7 @@ def multiply_stage(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, m
 
 
 @gluon.jit
-def _next(row, step, steps, BN: gl.constexpr):
+def next_step(row, step, steps, BN: gl.constexpr):
     """The row and the step after these: the next step of K, or the first one of the next tile."""
     step += 1
     over = step == steps
@@ -103,13 +103,13 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
     row, step = begin * BN, work.start - begin * work.steps
     for i in gl.static_range(STAGES - 1):
         send_weights(sources, ring, i, step, row, i < left, X_TILES=1)
-        row, step = _next(row, step, work.steps, BN)
+        row, step = next_step(row, step, work.steps, BN)
     if PDL:
         gdc_wait()
     token_step = work.start - begin * work.steps
     for i in gl.static_range(STAGES - 1):
         send_stage_tokens(sources, ring, i, token_step, i < left)
-        _, token_step = _next(0, token_step, work.steps, BN)
+        _, token_step = next_step(0, token_step, work.steps, BN)
     left -= STAGES - 1  # steps whose copies are still to be started
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, BM, 16])
     slot, phase, free = 0, 0, STAGES - 1
@@ -123,7 +123,7 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
             acc = multiply_stage(acc, ring, slot, layout, DEPTH, mma)
             send_weights(sources, ring, free, step, row, left > 0, X_TILES=1)
             send_stage_tokens(sources, ring, free, step, left > 0)
-            row, step = _next(row, step, work.steps, BN)
+            row, step = next_step(row, step, work.steps, BN)
             left -= 1
             free = slot
             phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
