@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import close_session
 
 from octavo.data import resolve
 from octavo.router.catalog import Catalog, KnownModel, in_cache
@@ -53,6 +54,7 @@ def server(hub: Hub) -> Iterator[Server]:
     hub.repository("org/demo-GGUF", {"demo-Q4_K_M.gguf": Path(resolve("demo")).read_bytes()})
     with serving(cached) as (server, _):
         yield server
+    close_session()  # its connections are to a hub that ends
 
 
 def test_a_model_is_pulled_served_and_removed(server: Server) -> None:
