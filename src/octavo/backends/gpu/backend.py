@@ -353,6 +353,7 @@ class GpuBinder:
     ) -> list[Call]:
         """The calls of nodes, of which some have contexts of their own, several nodes' as one launch."""
         from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
+        from octavo.backends.gpu.matmul.experts.gated import fuse_gating
         from octavo.backends.gpu.matmul.experts.routing_fusion import fuse_routing
 
         def again(b: BoundNode, c: Context) -> BoundNode:
@@ -360,6 +361,8 @@ class GpuBinder:
 
         bound = [again(b, contexts.get(i, context)) for i, b in enumerate(bound)]
         bound = fuse_routing(context, bound, self._graph, again, contexts)
+        if not self._backend.deterministic:
+            bound = fuse_gating(context, bound, self._graph)
         return fuse_epilogues(context, bound, self._graph)
 
     def _may_capture(self) -> bool:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from octavo.garbage import no_collection
 from octavo.graph.plan import Plan
 from octavo.jit.clock import clock
 from octavo.runtime.engine.captured_sizes import CapturedSizes, StepSize
@@ -72,6 +73,7 @@ class WarmUp:
         """Whether any size is left to capture."""
         return bool(self._unbound or self._bound or self._again)
 
+    @no_collection()
     def begin(self) -> None:
         """Capture the sizes that all steps can be padded to. Others are bound while their kernels are compiled."""
         self._unbound = deque(size for size in self._unbound if size not in self._first)
@@ -84,6 +86,7 @@ class WarmUp:
                 self._next([], self._unbound)
         log.info("%d of %d step sizes captured in %.2f s", len(self._first), self.count, clock() - self._start)
 
+    @no_collection()
     def finish(self) -> None:
         """Capture all of them."""
         while self.left:

@@ -35,7 +35,7 @@ from octavo.backends.gpu.attention.prefill_hopper_launch import (
     PrefillShape,
 )
 from octavo.backends.gpu.compile.gluon import tile_layout
-from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, Results, SplitK
+from octavo.backends.gpu.launch.arguments import Biases, Matrix, Q8Activation, Results, SplitK
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.grouped_kernel import experts_grouped_kernel
@@ -68,8 +68,10 @@ from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of, streamk_sha
 from octavo.backends.gpu.matmul.w8a8.streamk_kernel import streamk_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
 from octavo.backends.gpu.matmul.w8a8.w4a8_multicta_kernel import w4a8_multicta_kernel
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
 from octavo.formats.group import row_named
+from octavo.graph.pointwise import POINTWISE
 from tests.backends.gpu.compile.ahead_of_time_case import TARGETS, Case, said_of, spills
 from tests.backends.gpu.compile.ahead_of_time_types import layout_named
 
@@ -117,7 +119,8 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     if name.startswith("few_"):
         return _few_tokens(name.removeprefix("few_"), tokens)
     if name.startswith("grouped_"):
-        return _grouped(tokens, *name.removeprefix("grouped_").split("-"))
+        numbers, _, gating = name.removeprefix("grouped_").partition("-by-")
+        return _grouped(tokens, *numbers.split("-"), gating=gating)
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
     if name.startswith(("attention8_", "encode_")):
@@ -266,42 +269,59 @@ def _results(layout: PlaneLayout) -> Results:
     return Results("*fp32", "i32", "*fp32" if layout.folds_rows else None)  # type: ignore[arg-type]
 
 
+FACTORS = (
+    ("x", "fp16", gl.float16), ("codes", "i8", gl.int8), ("codes2", "i8", gl.int8), ("scales", "i32", gl.int32)
+)
+
+
 def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
     """Types of tiles of x and of what is read of weights."""
-    kinds = (
-        ("x", "fp16", gl.float16),
-        ("codes", "i8", gl.int8),
-        ("codes2", "i8", gl.int8),
-        ("scales", "i32", gl.int32),
-    )
     types: dict[str, Any] = {}
-    for (factor, kind, dtype), size in zip(kinds, tile_shapes(layout, shape), strict=True):
+    for (factor, kind, dtype), size in zip(FACTORS, tile_shapes(layout, shape), strict=True):
         block = list(size)
         types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
-    return types if 2 in layout.planes else types | {"codes2": None}
+    return types if len(layout.planes) > 1 else types | {"codes2": None}
 
 
 def _experts(name: str, tokens: int) -> Case:
-    """The product of that many tokens with 8 of 128 experts of a format."""
+    """The product of that many tokens with 8 of 128 experts of a format, FORMAT-by-GATING of gate and up."""
+    name, _, gating = name.partition("-by-")
     layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, tokens * 8 // 128, "sm_90")
     s: ExpertsHopperShape = dispatch.choose("experts", p, ExpertsHopperShape)
-    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": _results(layout)}
-    fixed = {"layout": layout, "shape": s, "PDL": True}
+    s = replace(s, gated=bool(gating))
+    types = _of_gate(layout, s, gating) | {"order": "*i32", "tiles": "*i32", "y": _results(layout)}
+    fixed = {"layout": layout, "shape": s, "KIND": expression_of(gating) if gating else None, "PDL": True}
     return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
-def _grouped(pairs: int, name: str, *numbers: str) -> Case:
-    """The product of few pairs of a token and an expert by a kernel whose programs take part after part."""
+def _grouped(pairs: int, name: str, *numbers: str, gating: str = "") -> Case:
+    """The product of few pairs of a token and an expert by a kernel whose programs take part after part; of gate and
+    up with `gating`."""
     layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, 1, "sm_90")
     s = ExpertsGroupedShape.of(p, pairs, *map(int, numbers))
     assert s is not None
-    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": _results(layout),
-                                 "splits": SplitK("*fp32", "*i32")}
-    fixed = {"layout": layout, "shape": s, "PDL": True}
+    s = replace(s, gated=bool(gating))
+    types = _of_gate(layout, s, gating) | {"order": "*i32", "tiles": "*i32", "y": _results(layout),
+                                           "splits": SplitK("*fp32", "*i32")}
+    fixed = {"layout": layout, "shape": s, "KIND": expression_of(gating) if gating else None, "PDL": True}
     case = _case("sm_90", experts_grouped_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
     return case._replace(registers=s.registers)
+
+
+def _of_gate(layout: PlaneLayout, s: ExpertsGroupedShape | ExpertsHopperShape, gating: str) -> dict[str, Any]:
+    """Types of tiles and of `gate`; tiles of a `gated` shape have as many rows of gate as of up."""
+    types: dict[str, Any] = _tiles(layout, s) | {"gate": None, "biases": None, "numbers": ()}
+    if not gating:
+        return types
+    for (factor, kind, dtype), (rows, columns) in zip(FACTORS[1:], tile_shapes(layout, s)[1:], strict=True):
+        block = [rows, 2, s.rows] if factor == "scales" else [2, s.rows, columns]
+        if types[factor] is not None:
+            types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
+    numbers = POINTWISE[gating].numbers
+    biases: Any = Biases("*fp32", "*fp32", "*i32") if numbers else None
+    return types | {"gate": Matrix("*fp16", "i32"), "biases": biases, "numbers": ("fp32",) * len(numbers)}
 
 
 def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
+from octavo.backends.gpu.launch.arguments import (
+    Biases,
+    ExpertIds,
+    FusedEpilogue,
+    Matrix,
+    Q8Activation,
+    Q8Token,
+    SplitK,
+)
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
@@ -125,6 +133,10 @@ PRODUCTS: Kernels = {
         "source": SOURCE, "w": "*fp32", "bias": bias, "logits": ROWS, "normed": ROWS, "codes": Q8, "counter": "*i32",
         "tokens": "i32", "k": "i32"})
        for name, rows, tokens, block, bias in (("route", 2, 1, 2048, None), ("route_few", 2, 4, 4096, "*fp32"))},
+    "route_many": (routing.route_many_kernel, {
+        "TILES": 4, "SPLITS": 8, "M": 16, "N": 32, "K": 64, "B": 2048}, 8, {
+            "source": SOURCE, "w": "*fp32", "bias": None, "logits": ROWS, "normed": ROWS,
+            "splits": SplitK("*fp32", "*i32"), "tokens": "i32", "k": "i32"}),
     "sum_experts_norm": (routing.sum_experts_norm_kernel, {
         "NORMALIZED": True, "EXPERTS": 32, "USED": 4, "B": 4096}, 16, {
             "rows": "*fp32", "logits": ROWS, "term": ROWS, "out": ROWS, "norm": "*fp32", "codes": Q8,
@@ -132,8 +144,10 @@ PRODUCTS: Kernels = {
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024, "EXPERTS": 0}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096, "EXPERTS": 0}, 16, {"tiles": "*i32"}),
     "sort_list": (experts.sort_kernel, {"BLOCK_M": 8, "B": 1024, "EXPERTS": 128}, 4, {"tiles": "*i32"}),
-    "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
+    "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "ROWS": 1, "B": 1024}, 4,
                      {"source": SOURCE, "out": "*fp16", "k": "i32"}),
+    "gather_many_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "ROWS": 4, "B": 1024}, 4,
+                          {"source": SOURCE, "out": "*fp16", "k": "i32"}),
     "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts_wide": (experts.experts_kernel, {"EXPERTS": 128}, 8, {"x": "*fp16", "experts": "i32"}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,3 +147,22 @@ def test_calls_are_those_that_binding_gives(
                         assert kinds(source.__self__.arguments) == kinds(other.arguments)
             most = 0.6 if name.startswith("rows") else 0.33  # products of rows are functions that close over a layer
             assert few < most * len(bound), (size, few, len(bound))
+
+
+def test_weights_that_are_replaced_are_not_kept(
+    target: GpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = model("dense", tmp_path, monkeypatch)
+    with open_model(path, [GpuBackend()], EngineConfig(n_ctx=1024, n_batch=512, max_sequences=64)) as opened:
+        plans_of(opened.engine, SIZES[0])
+        executor = opened.engine.load()
+        (name, at, old), *_ = [
+            (leaf.tensor.name, key, weakref.ref(executor._leaves[key]))
+            for leaf, b in executor._leaf_uses() if leaf.op == "weight" and leaf.tensor.name.endswith("ffn_down.weight")
+            for key in [(b, id(leaf))]
+        ]
+        executor.replace(opened.file.tensor(name))
+        plans_of(opened.engine, SIZES[0])
+        gc.collect()
+        assert old() is None
+        assert executor._leaves[at] is not None

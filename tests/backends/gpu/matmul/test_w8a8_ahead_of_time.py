@@ -54,7 +54,9 @@ def check(wanted: list[str]) -> None:
             continue
         assert not row["serialized"], row
         if row["kernel"].startswith(("w4a16_", "head_", "pair_", "experts_", "grouped_", "prefill_")):
-            assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
+            small = re.search(r"^grouped_.*-[23](-by-|$)", row["kernel"])
+            kind = "mma.sync." if small else "wgmma.mma_async."
+            assert any(i.startswith(kind) and ".f16.f16" in i for i in row["instructions"]), row
             continue
         if row["kernel"].startswith("attention8_"):
             wanted_types = {TYPE_OF_90["fp8"], TYPE_OF_90[row["kernel"].split("-")[1]]}
@@ -107,16 +109,24 @@ def test_floats_by_codes_for_an_h100() -> None:
     check([f"w4a16_{name}:sm_90" for name in (*few, *many)])
     check([f"pair_{names}:sm_90" for names in ("Q4_K-Q6_K:8", "Q6_K-Q4_K:16", "Q4_K-Q6_K:32")])
     check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128", "FP8_128:8", "FP8_128:48")])
-    experts = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "FP8_128")
+    experts = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "FP8_128")
     check([f"experts_{name}:{m}:sm_90" for name in experts for m in (512, 2048)])
+    check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K-by-swiglu", "MXFP4-by-clamped_swiglu") for m in (512, 2048)])
 
 
 @pytest.mark.slow
 def test_few_pairs_of_experts_for_an_h100() -> None:
-    """Of 64 rows four programs to a multiprocessor, of 128 two that have a producer."""
+    """Of 64 rows four programs to a multiprocessor, of 128 two that have a producer, or three that multiply by
+    `mma.sync`; and of gate and up."""
     names = ("Q4_K", "MXFP4", "Q6_K", "NVFP4")
+    check([f"grouped_{name}:{pairs}:sm_90" for name, pairs in (
+        ("Q5_K-128-4-2-2-2", 8), ("Q5_K-128-4-2-2-0", 16), ("Q5_0-64-3-4-2-0", 8), ("Q8_0-128-4-2-1-2", 8))])
     check([f"grouped_{name}-{shape}:{pairs}:sm_90" for name, shape, pairs in zip(
-        names * 2, ("64-3-4-2-0",) * 4 + ("128-4-2-2-1",) * 4, (8, 8, 16, 16, 32, 32, 8, 8), strict=True)])
+        names * 3, ("64-3-4-2-0",) * 4 + ("128-4-2-2-1",) * 4 + ("128-4-3-1-2",) * 4,
+        (8, 8, 16, 16, 32, 32, 8, 8, 8, 16, 8, 16), strict=True)])
+    check([f"grouped_{name}:{pairs}:sm_90" for name, pairs in (
+        ("Q4_K-128-4-2-2-2-by-swiglu", 8), ("Q6_K-128-3-2-2-0-by-swiglu", 16),
+        ("MXFP4-128-6-2-1-1-by-clamped_swiglu", 16))])
 
 
 @pytest.mark.slow

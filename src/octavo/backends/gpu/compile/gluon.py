@@ -168,16 +168,17 @@ def tile_layout(block: list[int], kind: Any, plain: bool = False) -> Any:
     from triton.experimental.gluon import language as gl
 
     if plain or kind == gl.int32:
-        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=kind.primitive_bitwidth, rank=2)
+        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=kind.primitive_bitwidth, rank=len(block))
     return gl.NVMMASharedLayout.get_default_for(block, kind)
 
 
-def tiles(x: Any, rows: int, columns: int, plain: bool = False) -> Any:
-    """A descriptor of tiles of a float16, bfloat16, int8, fp8 or int32 matrix, with their `tile_layout`."""
+def tiles(x: Any, *block: int, plain: bool = False) -> Any:
+    """A descriptor of tiles of a float16, bfloat16, int8, fp8 or int32 matrix, or of more dimensions, with their
+    `tile_layout`."""
     import torch
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     kinds = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.int32: gl.int32}
-    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8), plain)  # fp8 lies as int8
-    return TensorDescriptor.from_tensor(x, [rows, columns], layout)
+    layout = tile_layout(list(block), kinds.get(x.dtype, gl.int8), plain)  # fp8 lies as int8
+    return TensorDescriptor.from_tensor(x, list(block), layout)

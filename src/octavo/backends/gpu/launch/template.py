@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -187,34 +188,36 @@ def _viewed(part: _View, values: Values) -> torch.Tensor:
 
 
 class Lasting:
-    """What is known of values and nodes that last from plan to plan."""
+    """What is known of values and nodes that last from plan to plan; it keeps none of them."""
 
     def __init__(self) -> None:
-        self._values = dict[int, tuple[Any, tuple[int, int], Values]]()
-        self._nodes = dict[int, tuple[Node, Any]]()
+        self._values = WeakKeyDictionary[Any, tuple[tuple[int, int], Values]]()
+        self._nodes = WeakKeyDictionary[Node, int]()
         self._numbers = dict[Any, int]()
 
     def values(self, value: Any) -> Values:
         """Of a value of LASTING. It has other tensors once it is joined with others, or has scales of another kind."""
         state = id(next(_tensors(value))), len(value.halves) if isinstance(value, QuantWeight) else 0
-        known = self._values.get(id(value))
-        if known is None or known[0] is not value or known[1] != state:
+        known = self._values.get(value)
+        if known is None or known[0] != state:
             found = _of(value)
-            number = self._numbers.setdefault(found.kind, len(self._numbers))
-            known = self._values[id(value)] = value, state, found._replace(kind=number)
-        return known[2]
+            known = self._values[value] = state, found._replace(kind=self._number(found.kind))
+        return known[1]
 
-    def kind(self, node: Node) -> Any:
+    def kind(self, node: Node) -> int:
         """What of a node decides on its launches beside its values; what can't be compared is the node's alone."""
-        known = self._nodes.get(id(node))
-        if known is None or known[0] is not node:
+        known = self._nodes.get(node)
+        if known is None:
             kind = node.op, node.dtype, *sorted(node.attrs.items())
             try:
-                number = self._numbers.setdefault(kind, len(self._numbers))
+                known = self._number(kind)
             except TypeError:
-                number = self._numbers.setdefault(node, len(self._numbers))
-            known = self._nodes[id(node)] = node, number
-        return known[1]
+                known = self._number(("node", id(node)))
+            self._nodes[node] = known
+        return known
+
+    def _number(self, kind: Any) -> int:
+        return self._numbers.setdefault(kind, len(self._numbers))
 
 
 class Templates:
@@ -228,9 +231,9 @@ class Templates:
 
     def calls(self, c: Context, b: BoundNode) -> list[Call]:
         """The calls of a node."""
-        values = self._values(c, b)
+        values, bind = self._values(c, b), self._bind
         for template in self._known.get(values.kind, ()):
-            found = template.calls(c, b.inputs, values, lambda: self._bind(c.begin_plan(), b))
+            found = template.calls(c, b.inputs, values, lambda: bind(c.begin_plan(), b))
             if found is not None:
                 return found
         recording = c.recording()
