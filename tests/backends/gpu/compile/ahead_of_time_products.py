@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import (
-    Biases,
-    ExpertIds,
-    FusedEpilogue,
-    Matrix,
-    Q8Activation,
-    Q8Token,
-    SplitK,
-)
+from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
@@ -133,10 +125,6 @@ PRODUCTS: Kernels = {
         "source": SOURCE, "w": "*fp32", "bias": bias, "logits": ROWS, "normed": ROWS, "codes": Q8, "counter": "*i32",
         "tokens": "i32", "k": "i32"})
        for name, rows, tokens, block, bias in (("route", 2, 1, 2048, None), ("route_few", 2, 4, 4096, "*fp32"))},
-    "route_many": (routing.route_many_kernel, {
-        "TILES": 4, "SPLITS": 8, "M": 16, "N": 32, "K": 64, "B": 2048}, 8, {
-            "source": SOURCE, "w": "*fp32", "bias": None, "logits": ROWS, "normed": ROWS,
-            "splits": SplitK("*fp32", "*i32"), "tokens": "i32", "k": "i32"}),
     "sum_experts_norm": (routing.sum_experts_norm_kernel, {
         "NORMALIZED": True, "EXPERTS": 32, "USED": 4, "B": 4096}, 16, {
             "rows": "*fp32", "logits": ROWS, "term": ROWS, "out": ROWS, "norm": "*fp32", "codes": Q8,

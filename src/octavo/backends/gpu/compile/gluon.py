@@ -105,14 +105,14 @@ def attempt(name: Name) -> Iterator[None]:
 
 
 def or_portable(product: Callable[P, T]) -> Callable[P, T]:
-    """The product once more if a kernel in Gluon turns out not to compile: it is not `usable` then."""
+    """The product once more for each kernel in Gluon that turns out not to compile: it is not `usable` then."""
 
     @wraps(product)
     def either(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return product(*args, **kwargs)
-        except Unusable:
-            return product(*args, **kwargs)
+        for _ in MODULES:
+            with suppress(Unusable):
+                return product(*args, **kwargs)
+        return product(*args, **kwargs)
 
     return either
 

@@ -71,8 +71,8 @@ def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
 
 
 def _sorted_rows(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
-    """Float16 rows of pairs of a token and an expert, sorted, of the largest such products: of those that are gated,
-    beside them, and of the others."""
+    """Float16 rows of pairs of a token and an expert, sorted, of the largest such products: of gated ones, which lie
+    beside the others, and of these."""
     most = {True: 0, False: 0}
     for node in (n for n in nodes if n.op.startswith("mul_mat_id")):
         tensor, pairs = node.inputs[0].tensor, math.prod(bind(node.shape[:-1], limits))

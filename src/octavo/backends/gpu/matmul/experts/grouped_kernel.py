@@ -10,9 +10,10 @@ Tile:
     ring             the next item's codes | scales | x^T are on their way while this one's are multiplied
     warps            four, which fill the ring, too, or a fifth that does
     gated            an item's rows are half of gate's, half of up's; their products are gated where they are
-Bound: bytes of the experts' weights: of 128, 768 x 2048 in Q4_K, 16 tokens by 8 of them 2,830 GB/s, of 32, 2880 x 2880
-    in MXFP4, 8 and 32 tokens by 4 of them 2,780 and 3,000 on an H200 (bench/results/gpu-experts-2026-11-30.json).
-Tried: docs/log.md: "A matvec for each pair is hard to beat with few of them".
+Bound: bytes of the experts' weights: gate and up of 128 experts, 1536 x 2048 in Q4_K, 8, 32 and 128 tokens by 8 of them
+    3,070, 3,410 and 3,140 GB/s on an H200, where copies alone reach 4,100 (bench/results/gpu-experts-2026-11-30.json).
+Tried: docs/log.md: "A matvec for each pair is hard to beat with few of them"; "What a grouped product of experts waits
+    for is not its instructions"; "Room for the next product's first weights is worth less than a deep ring".
 Twin: `octavo.backends.reference.ops.mul_mat_id`
 
 `sort_kernel` lists the tiles, without gaps, which is known to have ended when this kernel begins: `gather_kernel`, in
@@ -37,7 +38,7 @@ from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import multiply_st
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 
 OTHERS = gl.constexpr(88)  # registers of a thread of a warp that fills the ring, and of its three neighbours
-EVEN = gl.constexpr(16)  # the largest share of whole items is at most one part in so many larger than the mean
+EVEN = gl.constexpr(16)  # the largest share of whole items is at most a sixteenth larger than the mean
 LEAST_STEPS = gl.constexpr(2)  # of a program: with fewer there are more partial sums than work
 
 

@@ -13,30 +13,24 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
-from octavo.backends.gpu.attention.attention_tiles import exact_products
-from octavo.backends.gpu.launch.arguments import Source, SplitK, matrix
-from octavo.backends.gpu.launch.call import Launch
+from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, activation_bytes, q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import warps_of
 from octavo.backends.gpu.matmul.activations import quantize_kernel
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
-from octavo.backends.gpu.matmul.experts.routing_kernel import route_kernel, route_many_kernel, sum_experts_norm_kernel
+from octavo.backends.gpu.matmul.experts.routing_kernel import route_kernel, sum_experts_norm_kernel
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.layout import padded
 from octavo.graph.node import Graph, Node
 from octavo.graph.protocol import Call
 
-MOST_TOKENS, MOST_SUMMED = 32, 256
+MOST_TOKENS, MOST_SUMMED = 32, 512
 """Tokens of steps that are bound by launches; of more, programs that have a few rows of the router each read it too
 often. The latter is of sums, a program a token."""
 FEW_EXPERTS, MOST_OF_MANY = 64, 4
 """Experts that are chosen in the router's launch, by the last program of four tokens; more of them only for up to 4
 tokens: with 8 by 128 experts, one token after the other, an H200 lost 13% of a step."""
-MOST_BY_TILES = 512
-"""Tokens of a router's launch whose products are by tensor cores; of more, the library's time is not its launches'."""
-ROUTER_TILE, ROUTER_PARTS = (16, 32, 64), 264
-"""Tokens, rows and values of K of such a tile, and programs that they are divided among."""
 MOST_RANKED = 256
 """Experts that are ranked each against all."""
 MOST_VALUES = 8192
@@ -107,8 +101,7 @@ def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequenc
     alone = len(terms) == 0 or (len(terms) == 1 and terms[0].ndim == 1)
     if not isinstance(weight, FloatWeight) or weight.n * weight.k > MOST_RANKED * MOST_VALUES or not alone:
         return None
-    many, f32 = len(source) > MOST_TOKENS, weight.data.dtype == torch.float32
-    if len(source) > MOST_BY_TILES or (many and not (f32 and count == 1)):
+    if len(source) > MOST_TOKENS:
         return None
     reads = [u for u in users[id(b.node)] if u.op.startswith("mul_mat_id")]
     if not reads:
@@ -116,7 +109,7 @@ def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequenc
     product, choice = rest[0], None
     if len(rest) > 1 and rest[1].node.op in ("top_k", "soft_max_top_k") and rest[1].node.inputs[0] is product.node:
         few = len(source) <= MOST_OF_MANY or weight.n <= FEW_EXPERTS
-        choice = rest[1] if weight.n <= MOST_RANKED and few and not many else None
+        choice = rest[1] if weight.n <= MOST_RANKED and few else None
     made = [b.out, product.out, *([choice.out] if choice else [])]
     if any(_overlap(source, value) for value in made):
         return None
@@ -142,7 +135,7 @@ def _fuse_route(
     `later`."""
     b = fused[i]
     h, codes = b.out, None
-    of_codes = [at for at in later if _quantizes_tokens(fused[at])] if len(h) <= MOST_TOKENS else []
+    of_codes = [at for at in later if _quantizes_tokens(fused[at])]
     if of_codes:
         kp = padded(h.shape[1])
         codes = q8_1(c.shared("experts", q8_1_bytes(len(h), kp, len(h)), torch.uint8), len(h), kp, len(h))
@@ -164,10 +157,6 @@ def _quantizes_tokens(b: BoundNode) -> bool:
 def _launch(c: Context, b: BoundNode, route: _Route, normed: torch.Tensor | None, codes: Any) -> Call:
     x, norm = b.inputs
     weight, _, *terms = route.product.inputs
-    source = Source(matrix(x), matrix(norm), float(b.node.attrs["eps"]))
-    if len(x) > MOST_TOKENS:
-        assert normed is not None
-        return launch_many(c, source, weight, terms, route.product.out, normed)
     ids = None if route.choice is None else route.choice.out
     tokens, k = x.shape
     kp = padded(k)
@@ -175,28 +164,12 @@ def _launch(c: Context, b: BoundNode, route: _Route, normed: torch.Tensor | None
     rows = max(1, (TILE_OF_ONE if tokens == 1 else TILE) // block)
     sharing = min(SHARED, next_power_of_2(tokens), max(1, 2 * TILE // block))
     groups, programs = -(-tokens // sharing), -(-weight.n // rows)
+    source = Source(matrix(x), matrix(norm), float(b.node.attrs["eps"]))
     return c.launch(
         route_kernel, (programs + sharing, groups), source, weight.data, terms[0] if terms else None,
         matrix(route.product.out), ids, None if normed is None else matrix(normed), codes,
         None if ids is None else c.counters(groups), tokens, weight.n, k, kp, 1 if ids is None else ids.shape[1],
         ROWS=programs, N=rows, TOKENS=sharing, EXPERTS=next_power_of_2(weight.n), B=block, warps=warps_of(2048),
-    )
-
-
-def launch_many(
-    c: Context, source: Source, weight: FloatWeight, terms: Sequence[torch.Tensor], logits: torch.Tensor,
-    normed: torch.Tensor,
-) -> Launch:
-    """The router's logits and what a Source norms, of so many tokens that tensor cores pay."""
-    (tokens, k), (most, rows, values) = normed.shape, ROUTER_TILE
-    groups, tiles = -(-tokens // most), -(-weight.n // rows)
-    parts = max(1, min(8, ROUTER_PARTS // (groups * tiles), k // values))
-    sums = c.shared("partial sums", groups * tiles * parts * most * (rows + 1), torch.float32)
-    return c.launch(
-        route_many_kernel, (tiles * parts + most, groups), source, weight.data, terms[0] if terms else None,
-        matrix(logits), matrix(normed), SplitK(sums, c.counters(groups * tiles)), tokens, weight.n, k, TILES=tiles,
-        SPLITS=parts, M=most, N=rows, K=values, B=next_power_of_2(k), PRECISION=exact_products(c.target.arch),
-        warps=8,
     )
 
 

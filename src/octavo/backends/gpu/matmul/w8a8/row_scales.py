@@ -71,7 +71,7 @@ class RowMatvecShape(Constant):
 def row_matvec_shape(w: RowWeight, tokens: int, arch: str) -> RowMatvecShape | None:
     """The shape of a product with a few tokens; None for more, and for rows that do not end at whole 16 bytes."""
     kind = {torch.int8: "int8", torch.uint8: "int4" if w.groups is None else "int4_groups"}.get(w.codes.dtype, "fp8")
-    most = 1 if kind == "fp8" and arch.startswith("gfx11") else MOST_TOKENS  # which has too few registers
+    most = 1 if kind == "fp8" and arch.startswith(("gfx11", "sm_90")) else MOST_TOKENS  # registers; tensor cores
     if not 0 < tokens <= most or w.k % 16:
         return None
     if arch == "interpreter":

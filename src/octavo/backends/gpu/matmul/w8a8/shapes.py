@@ -49,7 +49,8 @@ class GemmShape(Constant):
         return replace(self, split_k=split_k)
 
 
-ANY, FEW = 1 << 40, 8192
+ANY, MANY, FEW = 1 << 40, 1 << 16, 8192
+"""Rows: of any weights, of any but a vocabulary's, and fewer than make a tile for each multiprocessor."""
 H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
     # (most tokens, most tokens times rows of the weights, shape): the first row that fits is taken
     "int8": (
@@ -104,32 +105,28 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
 STREAMK: dict[str, tuple[tuple[int, int, GemmShape], ...]] = {
     # (most tokens, most rows of the weights, shape) of `streamk_kernel`, for an H200
     "int8": (
-        (8, ANY, GemmShape(8, 64, 256, split_k=1, stages=5, warps=4, persistent=True)),
-        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, persistent=True)),
-        (32, FEW, GemmShape(32, 64, 256, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
-        (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
-        (64, FEW, GemmShape(64, 64, 256, split_k=1, stages=3, warps=4, ctas_per_sm=2, persistent=True)),
-        (64, ANY, GemmShape(64, 128, 128, split_k=1, ctas_per_sm=2)),
-        (128, FEW, GemmShape(128, 64, 128, split_k=1, stages=8, warps=4)),
-        (128, ANY, GemmShape(128, 128, 128, split_k=1, stages=3, ctas_per_sm=2)),
-    ),
-    "fp8": (
-        (8, ANY, GemmShape(8, 64, 256, split_k=1, stages=5, warps=4, persistent=True)),
-        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, persistent=True)),
-        (32, FEW, GemmShape(32, 64, 256, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
-        (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
-        (64, FEW, GemmShape(64, 64, 256, split_k=1, stages=3, warps=4, ctas_per_sm=2, persistent=True)),
-        (64, ANY, GemmShape(64, 128, 128, split_k=1, ctas_per_sm=2)),
-        (128, FEW, GemmShape(128, 64, 128, split_k=1, stages=8, warps=4)),
+        (8, FEW, GemmShape(8, 64, 256, stages=5, warps=4, ctas_per_sm=2)),
+        (8, ANY, GemmShape(8, 64, 256, stages=5, warps=4, persistent=True)),
+        (16, FEW, GemmShape(16, 64, 256, warps=4, ctas_per_sm=2)),
+        (16, ANY, GemmShape(16, 64, 256, warps=4, persistent=True)),
+        (32, FEW, GemmShape(32, 64, 256, warps=4, ctas_per_sm=2)),
+        (32, ANY, GemmShape(32, 256, 128)),
+        (64, FEW, GemmShape(64, 64, 256, stages=3, warps=4, ctas_per_sm=2)),
+        (64, ANY, GemmShape(64, 128, 128, ctas_per_sm=2)),
+        (128, FEW, GemmShape(128, 64, 128, stages=8, warps=4)),
+        (128, ANY, GemmShape(128, 128, 128, stages=3, ctas_per_sm=2)),
     ),
     "fp8_blocks": (
-        (16, ANY, GemmShape(16, 64, 128, split_k=1, stages=6, warps=4, ctas_per_sm=2, persistent=True)),
+        (16, ANY, GemmShape(16, 64, 128, stages=6, warps=4, ctas_per_sm=2, persistent=True)),
     ),
     "f16": (
-        (8, ANY, GemmShape(8, 64, 128, split_k=1, stages=5, warps=4, persistent=True)),
-        (16, ANY, GemmShape(16, 64, 128, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
+        (8, FEW, GemmShape(8, 64, 128, stages=5, warps=4, ctas_per_sm=2)),
+        (8, MANY, GemmShape(8, 64, 128, stages=5, warps=4, persistent=True)),
+        (16, FEW, GemmShape(16, 64, 128, warps=4, ctas_per_sm=2)),
+        (16, MANY, GemmShape(16, 64, 128, warps=4, ctas_per_sm=2, persistent=True)),
     ),
 }
+STREAMK["fp8"] = STREAMK["int8"][:-1]  # as its own kernel is as fast with 65 tokens and more, but for few rows
 
 
 def streamk_shape(kind: str, m: int, n: int) -> GemmShape | None:
