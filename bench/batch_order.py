@@ -30,7 +30,7 @@ from octavo.batch.replica import AHEAD, LIMITS, LocalReplica
 from octavo.batch.request_line import CHAT, Defaults
 from octavo.bench.serving.http import Address, exchange, request_bytes
 from octavo.bench.serving.launch import served
-from octavo.cli.serve.command import nbytes
+from octavo.cli.serve.options import nbytes
 from octavo.io.model_path import resolve
 from octavo.server.engine.fake import FakeClient
 from octavo.server.serve_options import EngineOptions, ServerOptions

@@ -121,6 +121,10 @@ class HostMemoryError(BackendError):
     """More memory than the system has free, or lets this process have."""
 
 
+class MemoryLimitError(OctavoError):
+    """A model that takes more memory than a server's models may take together."""
+
+
 class ContextFullError(OctavoError):
     """More tokens than the context holds."""
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from octavo.cli.serve import command as serve
-from octavo.cli.serve.command import nbytes
+from octavo.cli.serve import options
+from octavo.cli.serve.options import nbytes
 from octavo.errors import OctavoError, UsageError
 from octavo.server.serve_options import EngineOptions, KVEvents, ServerOptions
 from tests.cli.conftest import Run
@@ -132,8 +133,8 @@ def test_replicas_of_a_cluster_come_with_a_warning(
 
 def test_hosts_and_origins_as_browsers_write_them() -> None:
     origins = ["https://Chat.example.org:8443", "null", "*"]
-    assert serve._origins(origins) == ("https://chat.example.org:8443", "null", "*")
-    assert serve._hosts(["llm.example.org", "*"]) == ("llm.example.org", "*")
+    assert options._origins(origins) == ("https://chat.example.org:8443", "null", "*")
+    assert options._hosts(["llm.example.org", "*"]) == ("llm.example.org", "*")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import SimpleQueue
 from typing import Any
 
 from octavo.server.http.page import page
@@ -62,14 +63,25 @@ USUAL = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0}
 class Chat:
     """What the server does, and what it was asked.
 
-    key   wanted of each request, if any
-    left  replies that ended because the page left
+    key     wanted of each request, if any
+    left    replies that ended because the page left
+    models  how each of several models is, by their names; {} for a server of one
+    told    events that those who listen are sent, once each
     """
 
     key: str | None = None
     port: int = 0
     asked: list[dict[str, Any]] = field(default_factory=list)
     left: int = 0
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What /v1/models says."""
+        if not self.models:
+            return [{"id": "demo-model", "meta": {"n_ctx": 4096}}]
+        return [{"id": name, "status": status, **({"meta": {"n_ctx": 512}} if status["value"] == "loaded" else {})}
+                for name, status in self.models.items()]
 
     @property
     def url(self) -> str:
@@ -120,27 +132,42 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/":
             self.send(200, *page())
         elif not self.refused():
-            found = {
-                "/v1/models": {"data": [{"id": "demo-model", "meta": {"n_ctx": 4096}}]},
-                "/props": {"default_generation_settings": {"params": USUAL}},
-            }
-            self.answer(200, found[self.path])
+            found = {"/v1/models": {"data": self.chat.rows()},
+                     "/props": {"default_generation_settings": {"params": USUAL}}}
+            if self.path == "/models/sse":
+                self.tell()
+                return
+            self.answer(200, found[self.path.partition("?")[0]])
 
-    def do_POST(self) -> None:
-        assert self.path == "/v1/chat/completions"
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.refused():
-            return
-        self.chat.asked.append(request)
-        said = request["messages"][-1]["content"]
-        if said == "busy":
-            self.answer(429, {"error": {"message": "the queue is full"}}, Retry_After="7")
-            return
+    def tell(self) -> None:
+        """Send events as they come."""
+        self.begin_stream()
+        with suppress(OSError):
+            while (event := self.chat.told.get()) is not None:
+                self.event(event)
+
+    def begin_stream(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.refused():
+            return
+        if self.path.startswith("/models/"):
+            self.chat.asked.append({"path": self.path, **request})
+            self.answer(200, {"success": True})
+            return
+        assert self.path == "/v1/chat/completions"
+        self.chat.asked.append(request)
+        said = request["messages"][-1]["content"]
+        if said == "busy":
+            self.answer(429, {"error": {"message": "the queue is full"}}, Retry_After="7")
+            return
+        self.begin_stream()
         try:
             self.stream(request, said)
         except OSError:
@@ -176,5 +203,6 @@ def serving(chat: Chat) -> Iterator[Chat]:
         try:
             yield chat
         finally:
+            chat.told.put(None)
             server.shutdown()
             thread.join()

@@ -12,6 +12,7 @@ import pytest
 import octavo
 from tests.page.fake_chat import USUAL, Chat, serving
 from tests.server.live_server import running_model
+from tests.server.scripted_engine import until
 
 pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium")
@@ -387,6 +388,46 @@ def test_colours_that_are_chosen(user: User) -> None:
     assert user.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 28)"
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1200, "dark")])
+def test_several_models_are_chosen_loaded_and_named_in_requests(browser: Any, width: int, scheme: str) -> None:
+    states = {"small": {"value": "loaded"}, "large-with-a-long-name-Q4_K_M": {"value": "unloaded"},
+              "asleep": {"value": "sleeping"}}
+    large = [*states][1]
+    with serving(Chat(models=states)) as chat:
+        user = User(browser, chat, viewport={"width": width, "height": 760}, color_scheme=scheme)
+        choice = user.page.locator("#choice")
+        choice.wait_for(state="visible")
+        assert user.texts("#choice option") == ["small", f"{large} (not loaded)", "asleep (asleep)"]
+        assert user.page.locator("#model").is_hidden()
+        user.say("hello")
+        assert chat.asked[-1]["model"] == "small"
+        assert user.texts("#context") == ["105 of 512 tokens"]
+        if width < 700:
+            user.page.click("#menu")
+        user.page.click("#new")
+        choice.select_option(large)
+        user.page.click("#load")
+        until(lambda: chat.asked[-1].get("path") is not None)
+        user.page.wait_for_selector("#load >> text=Load")
+        assert chat.asked[-1] == {"path": "/models/load", "model": large}
+        states[large] = {"value": "loading"}
+        progress = {"stages": ["text_model"], "current": "text_model", "value": 0.4}
+        chat.told.put({"model": large, "event": "model_status", "data": {"status": "loading", "progress": progress}})
+        user.page.wait_for_selector(f"#choice option:text-is('{large} (loading 40%)')", state="attached")
+        assert user.texts("#load") == ["Cancel (40%)"]
+        states[large] = {"value": "loaded"}
+        chat.told.put({"model": large, "event": "model_status", "data": {"status": "loaded"}})
+        user.page.wait_for_selector("#load >> text=Unload")
+        user.say("hello again")
+        assert chat.asked[-1]["model"] == large
+        user.page.reload()
+        user.page.wait_for_selector("#load >> text=Unload")
+        assert choice.input_value() == large
+        assert user.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert user.problems == []
+        user.context.close()
+
+
 def test_with_the_server_itself(browser: Any) -> None:
     with octavo.load("demo", max_sequences=2, device="cpu") as model, running_model(model, keys=("secret",)) as server:
         user = User(browser, Chat(port=server.port))
@@ -394,7 +435,7 @@ def test_with_the_server_itself(browser: Any) -> None:
         user.page.click("#key >> text=Continue")
         user.page.wait_for_selector("text=demo")
         user.page.click("#settings")
-        assert user.page.get_attribute("[name=temperature]", "placeholder") == "0.8"
+        user.page.wait_for_selector("[name=temperature][placeholder='0']")  # the demo's own
         user.page.fill("[name=temperature]", "0")
         user.page.click("#options >> text=Save")
         user.say("What is 12 * 7?")

@@ -18,7 +18,7 @@ from octavo.bench.serving.launch import served
 from octavo.errors import BackendError, UsageError
 from octavo.replicas import local
 from octavo.replicas.local import LocalLauncher, cards
-from octavo.replicas.merged_metrics import MergedMetrics
+from octavo.replicas.merged_metrics import ReplicaMetrics
 from octavo.replicas.pool import Pool
 from octavo.server.engine.fake import FakeClient
 from octavo.server.http.tls import Certificate
@@ -162,9 +162,9 @@ def test_numbers_of_all_replicas_are_one_page() -> None:
         metrics = Metrics(FakeClient(), "demo")
         metrics.ended(1.0 + number, "stop", 5)
         texts[number] = metrics.text().decode()
-    merged = MergedMetrics(Pool(ScriptedLauncher([]), 3, 1.0, ""))
+    merged = ReplicaMetrics(Pool(ScriptedLauncher([]), 3, 1.0, ""))
     merged.moved = 7
-    page = merged.text(texts).decode()
+    page = merged.text({str(number): text for number, text in texts.items()}).decode()
     assert page.count("# TYPE octavo:e2e_request_latency_seconds histogram") == 1
     found = {(s.name, *sorted(s.labels.items())): s.value for f in text_string_to_metric_families(page)
              for s in f.samples}

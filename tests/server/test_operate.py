@@ -29,7 +29,7 @@ def test_options_that_are_named_are_there_and_those_of_how_it_is_reached_are_nam
     from typer.main import get_command
 
     from octavo.cli import app
-    from octavo.cli.serve.command import ACCESS
+    from octavo.cli.serve.options import ACCESS
 
     serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
     options = {option for parameter in serve.params for option in parameter.opts}

@@ -16,8 +16,9 @@ from octavo.cli.options import RAY_ADDRESS_HELP, AsJson, Context, Where
 from octavo.cli.plain import to_json
 from octavo.cli.progress_bar import Bar
 from octavo.cli.run.grammar_options import grammar_option
-from octavo.cli.serve.command import EngineLimits, engine_options, require_packages
+from octavo.cli.serve.command import require_packages
 from octavo.cli.serve.defaults import Defaults, default_option
+from octavo.cli.serve.options import EngineLimits, engine_options
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:

@@ -100,6 +100,10 @@ OF_SERVE = (
     Option("--deterministic", "", python="load(deterministic=)"),
     Option("--itl-target", "SECONDS"),
     Option("--queue", "N", "", "OLLAMA_MAX_QUEUE"),
+    Option("--models-dir", "FOLDER", "--models-dir", "OLLAMA_MODELS"),
+    Option("--models-preset", "FILE", "--models-preset"),
+    Option("--memory", "BYTES"),
+    Option("--idle", "SECONDS", "--sleep-idle-seconds", "OLLAMA_KEEP_ALIVE"),
     Option("--host", "NAME", "--host", "OLLAMA_HOST", "--host", "--hostname"),
     Option("--port", "N", "--port", "", "--port", "--port"),
     Option("--api-key", "KEY", "--api-key", "", "--api-key", "--api-key"),
@@ -228,7 +232,7 @@ ANSWERED_OF = {"batch": dict.fromkeys(("-i", "--input-file", "-o", "--output-fil
 MODELS, PROMPTS = ("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo"), ("-p", "--prompt")
 """Of these, those with what is an argument here."""
 
-MODEL_ARGUMENTS = ("model", "name", "src", "folder", "server")
+MODEL_ARGUMENTS = ("model", "models", "name", "src", "folder", "server")
 """What a command's first argument is called in Python where it is a model."""
 
 COMMANDS = {
@@ -236,7 +240,7 @@ COMMANDS = {
     "complete": "octavo run MODEL PROMPT --raw", "show": "octavo inspect MODEL", "ls": "octavo list",
     "create": "octavo quantize, and octavo convert", "download": "octavo pull ORG/REPO:QUANT", "delete": "octavo rm",
     "server": "octavo serve MODEL", "perplexity": "octavo eval ppl MODEL TEXT", "help": "octavo --help",
-    "ps": "GET /v1/models of a server, which has one model", "stop": "Ctrl-C in octavo serve",
+    "ps": "GET /v1/models of a server", "stop": "Ctrl-C in octavo serve",
     "cp": "octavo serve MODEL --alias NAME", "push": "hf upload, which comes with huggingface-hub",
     "embedding": "octavo embed MODEL TEXTS", "rerank": "octavo rank MODEL QUERY DOCUMENTS", "ppl": "octavo eval ppl",
 }

@@ -25,7 +25,7 @@ T = TypeVar("T")
 def grouped(command: Callable[..., T]) -> Callable[..., T]:
     """The command with each group's fields as parameters of its own, in the order in which they stand there."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if name != "return" and is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name in groups:

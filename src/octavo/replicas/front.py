@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 
 from starlette.applications import Starlette
@@ -14,12 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from octavo.replicas.merged_metrics import MergedMetrics
+from octavo.replicas.merged_metrics import ReplicaMetrics
 from octavo.replicas.pool import Pool, Replica
 from octavo.replicas.relay import Relay
 from octavo.replicas.routing import blocks_of
 from octavo.replicas.upstream import UpstreamLostError
-from octavo.server.app import TOLD, answer_error
+from octavo.server.app import TOLD, Endpoint, answer_error
 from octavo.server.http.api_errors import ApiError, ending, unavailable
 from octavo.server.http.body import LARGE, Bodies, Sharing, read
 from octavo.server.http.guard import AccessGuard
@@ -31,25 +32,47 @@ from octavo.server.serve_options import Limits, ServerOptions
 RANK = "x-data-parallel-rank"
 
 
-class Front:
-    """What the routes share.
+class BaseFront(ABC):
+    """What the routes of a front share.
 
     under_way  requests that are not answered
     """
 
-    def __init__(self, pool: Pool, options: ServerOptions) -> None:
-        self.pool, self.options = pool, options
-        self.metrics = MergedMetrics(pool)
+    def __init__(self, options: ServerOptions) -> None:
+        self.options = options
         self.under_way = 0
 
     @property
     def limits(self) -> Limits:
-        """What is taken of clients: as much as the replicas take."""
+        """What is taken of clients: as much as the servers behind it take."""
+        return self.options.limits
+
+    @abstractmethod
+    def health(self) -> ApiError | None:
+        """Why nothing can be answered now; None where it can."""
+
+    def refusal(self) -> ApiError | None:
+        """Why a request is refused before it is read; None where it is not."""
+        return self.health()
+
+    @abstractmethod
+    def relayed(self, request: Request, body: bytearray) -> AbstractAsyncContextManager[Relay]:
+        """What answers a request for another route. Raises ApiError where there can be no answer."""
+
+
+class Front(BaseFront):
+    """A front of replicas."""
+
+    def __init__(self, pool: Pool, options: ServerOptions) -> None:
+        super().__init__(options)
+        self.pool, self.metrics = pool, ReplicaMetrics(pool)
+
+    @property
+    def limits(self) -> Limits:
         limits, served = self.options.limits, self.pool.served
         return limits if served is None else replace(limits, body=served.body, values=served.values)
 
     def health(self) -> ApiError | None:
-        """Why nothing can be answered now; None where it can."""
         if self.pool.ending:
             return ending()
         if not self.pool.up:
@@ -58,21 +81,37 @@ class Front:
             return unavailable("No replica can answer now", code="no_replica")
         return None
 
+    def refusal(self) -> ApiError | None:
+        return self.health() if self.pool.ending or self.pool.served is None else None
+
+    @asynccontextmanager
+    async def relayed(self, request: Request, body: bytearray) -> AsyncIterator[Relay]:
+        key = b"" if self.options.share_cache else key_of(request).encode()
+        blocks = await (asyncio.to_thread(blocks_of, body, key) if len(body) > LARGE else _now(body, key))
+        wanted = _wanted(request, len(self.pool.replicas))
+        relay = Relay(self.pool, request.scope, body, blocks, self.limits.ping, wanted)
+        try:
+            yield relay
+        finally:
+            self.metrics.moved += relay.moved
+
 
 def make_front(front: Front) -> ASGIApp:
-    """The ASGI application of a front."""
-    own = [
-        Route(path, endpoint, methods=[method])
-        for method, path, endpoint in (
-            ("GET", "/health", health), ("GET", "/v1/health", health), ("GET", "/metrics", metrics),
-            ("GET", "/replicas", replicas), ("POST", "/replicas/restart", restart),
-        )
-    ]
-    app = Starlette(routes=own, exception_handlers=dict.fromkeys(TOLD, answer_error))
-    app.router.default = _Others(app, front)
+    """The ASGI application of a front of replicas."""
+    return application(front, (
+        ("GET", "/health", health), ("GET", "/v1/health", health), ("GET", "/metrics", metrics),
+        ("GET", "/replicas", replicas), ("POST", "/replicas/restart", restart),
+    ))
+
+
+def application(front: BaseFront, own: Iterable[tuple[str, str, Endpoint]]) -> ASGIApp:
+    """A front's ASGI application: its own routes, and what it relays."""
+    routes = [Route(path, endpoint, methods=[method]) for method, path, endpoint in own]
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(TOLD, answer_error))
+    app.router.default = Others(front)
     app.router.redirect_slashes = False
     app.state.front = front
-    options = replace(front.options, log_requests=False)  # replicas log them, with what they know
+    options = replace(front.options, log_requests=False)  # those behind it log them, with what they know
     return Trace(AccessGuard(Sharing(app, Bodies()), options), options)
 
 
@@ -82,35 +121,29 @@ def front_of(request: Request) -> Front:
 
 
 async def health(request: Request) -> Response:
-    """Whether a replica can answer requests. It needs no key."""
-    return health_response(front_of(request).health())
+    """Whether requests can be answered. It needs no key."""
+    front: BaseFront = request.app.state.front
+    return health_response(front.health())
 
 
 async def metrics(request: Request) -> Response:
     """Counts and times of all replicas that answer."""
     front = front_of(request)
-    said = await asyncio.gather(*(_said(front.pool, one, request) for one in front.pool.replicas))
-    text = front.metrics.text({i: one for i, one in enumerate(said) if one is not None})
+    said = await asyncio.gather(*(said_by(front.pool, one, request) for one in front.pool.replicas))
+    text = front.metrics.text({str(i): one for i, one in enumerate(said) if one is not None})
     return Response(text, media_type="text/plain; version=0.0.4")
 
 
-async def _said(pool: Pool, replica: Replica, request: Request) -> str | None:
-    """A replica's /metrics, with the key that the front was asked with."""
+async def said_by(pool: Pool, replica: Replica, request: Request) -> str | None:
+    """A replica's /metrics, with the key that the front was asked with; None where it does not answer."""
     if replica.upstream is None:
         return None
     given = [(k, v) for k, v in request.headers.raw if k in (b"authorization", b"x-api-key")]
     with suppress(UpstreamLostError, TimeoutError):
         async with asyncio.timeout(1.0):
-            connection = await replica.upstream.take()
-            try:
-                lines = b"".join(b"%b: %b\r\n" % header for header in given)
-                lines += pool.proof() + b"\r\n"
-                connection.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n")
-                status = await connection.begun()
-                text = (await connection.whole()).decode()
-                return text if status == 200 else None
-            finally:
-                replica.upstream.give_back(connection)
+            lines = b"".join(b"%b: %b\r\n" % header for header in given)
+            status, text = await pool.get(replica.upstream, "/metrics", lines)
+            return text.decode() if status == 200 else None
     return None
 
 
@@ -135,28 +168,23 @@ async def restart(request: Request) -> Response:
     return Response(answer, 202, media_type="application/json", background=BackgroundTask(pool.roll))
 
 
-class _Others:
-    """All other routes: a replica answers. An ASGI application within Starlette's."""
+class Others:
+    """All other routes: they are relayed. An ASGI application within Starlette's."""
 
-    def __init__(self, app: Starlette, front: Front) -> None:
-        self.app, self.front = app, front
+    def __init__(self, front: BaseFront) -> None:
+        self.front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, front = Request(scope, receive), self.front
-        if (why := front.health()) is not None and (front.pool.ending or front.pool.served is None):
+        if (why := front.refusal()) is not None:
             raise why
-        limits = front.limits
-        body = await read(request, limits) if scope["method"] == "POST" else bytearray()
-        key = b"" if front.options.share_cache else key_of(request).encode()
-        blocks = await (asyncio.to_thread(blocks_of, body, key) if len(body) > LARGE else _now(body, key))
-        relay = Relay(front.pool, scope, body, blocks, limits.ping, _wanted(request, len(front.pool.replicas)))
+        body = await read(request, front.limits) if scope["method"] == "POST" else bytearray()
         front.under_way += 1
         try:
-            async with _cancelled_when_left(receive):
+            async with _cancelled_when_left(receive), front.relayed(request, body) as relay:
                 await relay.respond(send)
         finally:
             front.under_way -= 1
-            front.metrics.moved += relay.moved
 
 
 def _wanted(request: Request, n: int) -> int | None:

@@ -16,8 +16,9 @@ import msgspec
 
 from octavo.backends.cores import cores
 from octavo.errors import UsageError, end_of_process
-from octavo.replicas.replica import Refused, Served, Setup, from_replica, start
-from octavo.server.engine.channel import LENGTH, ChannelError, length_of
+from octavo.replicas.replica import Refused, Served, Setup, encode, from_replica, start
+from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
+from octavo.server.engine.engine_protocol import Asks, Go, Loading
 from octavo.server.engine.launch import GONE_S
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
@@ -36,14 +37,27 @@ class LocalProcess:
         sock.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=sock)
         try:
-            found = from_replica(await reader.readexactly(length_of(await reader.readexactly(LENGTH.size))))
+            while True:
+                found = from_replica(await reader.readexactly(length_of(await reader.readexactly(LENGTH.size))))
+                if isinstance(found, Served):
+                    return found
+                if isinstance(found, Refused):
+                    raise found.error()
+                if isinstance(found, Loading):
+                    self.show(found)
+                else:
+                    await self.allow(found)
+                    writer.write(frame(encode(Go())))
         except (EOFError, OSError, ChannelError):
             return await _never()  # `ended` tells more
         finally:
             writer.close()
-        if isinstance(found, Refused):
-            raise found.error()
-        return found
+
+    async def allow(self, asks: Asks) -> None:
+        """Return when there is room for the model. Raises OctavoError where there can't be."""
+
+    def show(self, loading: Loading) -> None:
+        """Be told how far it is."""
 
     async def ended(self) -> str:
         while (status := self.process.poll()) is None:

@@ -12,34 +12,52 @@ from octavo.replicas.pool import Pool
 
 
 class MergedMetrics:
-    """A collector of what replicas say, by their numbers, and of the counts of their front.
+    """A collector of what several servers say, with a label that has the name of each, and of their front's own."""
 
-    moved  requests that another replica went on with
-    """
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._said: Mapping[str, str] = {}
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool, self.moved = pool, 0
-        self._said: Mapping[int, str] = {}
-
-    def text(self, said: Mapping[int, str]) -> bytes:
-        """As Prometheus reads it: `said` is what the replicas answered that did."""
+    def text(self, said: Mapping[str, str]) -> bytes:
+        """As Prometheus reads it: `said` is what the servers answered that did."""
         self._said = said
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         return generate_latest(registry)
 
     def describe(self) -> list[Metric]:
-        """Nothing: families are those that replicas have."""
+        """Nothing: families are those that servers have."""
         return []
 
     def collect(self) -> Iterator[Metric]:
         """All families, for the registry."""
         merged: dict[str, Metric] = {}
-        for number, text in self._said.items():
+        for name, text in self._said.items():
             for family in text_string_to_metric_families(text):
                 metric = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                metric.samples += [s._replace(labels=_labels(s.labels, str(number))) for s in family.samples]
+                metric.samples += [s._replace(labels=self._labels(s.labels, name)) for s in family.samples]
         yield from merged.values()
+        yield from self.own()
+
+    def own(self) -> Iterator[Metric]:
+        """Families of the front."""
+        raise NotImplementedError
+
+    def _labels(self, labels: Mapping[str, str], name: str) -> dict[str, str]:
+        return {**labels, self._label: name}
+
+
+class ReplicaMetrics(MergedMetrics):
+    """Of replicas, by their numbers.
+
+    moved  requests that another replica went on with
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__("replica")
+        self.pool, self.moved = pool, 0
+
+    def own(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("octavo:replica_up", "Whether a replica takes requests", labels=["replica"])
         load = GaugeMetricFamily("octavo:replica_requests", "Requests that a replica has", labels=["replica"])
         restarts = CounterMetricFamily("octavo:replica_restarts", "Restarts of a replica that had ended by itself",
@@ -55,7 +73,6 @@ class MergedMetrics:
         yield CounterMetricFamily("octavo:requests_moved", "Requests that another replica went on with",
                                   value=self.moved)
 
-
-def _labels(labels: Mapping[str, str], replica: str) -> dict[str, str]:
-    """Those of a replica's sample in the front's: vLLM's `engine` is the number of one of several engines."""
-    return {**labels, **({"engine": replica} if "engine" in labels else {}), "replica": replica}
+    def _labels(self, labels: Mapping[str, str], name: str) -> dict[str, str]:
+        """vLLM's `engine` is the number of one of several engines."""
+        return super()._labels({**labels, "engine": name} if "engine" in labels else labels, name)

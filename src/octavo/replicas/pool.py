@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Literal, Protocol
@@ -13,6 +13,7 @@ from octavo.errors import OctavoError
 from octavo.replicas.replica import Served
 from octavo.replicas.routing import PrefixRouter
 from octavo.replicas.upstream import Upstream, UpstreamLostError
+from octavo.server.engine.client import EngineDiedError
 from octavo.server.generation.handover import HEADER
 
 log = logging.getLogger("octavo")
@@ -82,13 +83,16 @@ class Pool:
     served  what the first one said when its model was loaded; None before
     suspect  held by the request that may be why replicas end, of which one at a time is under way
     secret  by which replicas know the front, see `proof`
+    keeps   whether a replica that has ended by itself is started again
     """
 
-    def __init__(self, launcher: Launcher, n: int, drain_s: float, secret: str) -> None:
+    def __init__(
+        self, launcher: Launcher, n: int, drain_s: float, secret: str, keeps: Callable[[], bool] = lambda: True
+    ) -> None:
         self.replicas = [Replica(i) for i in range(n)]
         self.router, self.secret = PrefixRouter(), secret
         self.ending = False
-        self._launcher, self._drain_s = launcher, drain_s
+        self._launcher, self._drain_s, self._keeps = launcher, drain_s, keeps
         self._tasks = list[asyncio.Task[None]]()
         self._changed = asyncio.Event()
         self._failed: OctavoError | None = None
@@ -105,6 +109,10 @@ class Pool:
             if self._failed is not None:
                 raise self._failed
             await self._change()
+
+    async def over(self) -> None:
+        """Wait until no replica is there any more, nor is to be."""
+        await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
         """End all replicas, which have the time to finish what is under way."""
@@ -181,6 +189,11 @@ class Pool:
                     replica.running = None
             if self.ending or (self._failed is not None and self.served is None):
                 return
+            if not drained and not self._keeps():
+                log.error("replica %d ended: %s", replica.number, why)
+                self.ending, self._failed = True, EngineDiedError(why)
+                self._tell()
+                return
             pause = FIRST_PAUSE_S if drained or monotonic() - began > STABLE_S else pause
             log.log(logging.INFO if drained else logging.ERROR, "replica %d ended: %s; restarting it in %.1f s",
                     replica.number, why, pause)
@@ -223,7 +236,7 @@ class Pool:
             await asyncio.sleep(LOOK_S)
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    status = await self._health(upstream)
+                    status, _ = await self.get(upstream, "/health")
             except (TimeoutError, UpstreamLostError):
                 missing += 1
                 if missing >= LATE:
@@ -268,13 +281,12 @@ class Pool:
         """The header without which a replica answers nothing; `size`: bytes of what it is told before the body."""
         return b"%b: %b %d" % (HEADER, self.secret.encode(), size)
 
-    async def _health(self, upstream: Upstream) -> int:
-        """The status of a replica's /health."""
+    async def get(self, upstream: Upstream, path: str, lines: bytes = b"") -> tuple[int, bytes]:
+        """Status and body of what a replica says of itself; `lines`: further headers. Raises UpstreamLostError."""
         connection = await upstream.take()
         try:
-            connection.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n" % self.proof())
-            status = await connection.begun()
-            await connection.whole()
-            return status
+            proof = self.proof()
+            connection.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n%b%b\r\n\r\n" % (path.encode(), lines, proof))
+            return await connection.begun(), await connection.whole()
         finally:
             upstream.give_back(connection)

@@ -131,6 +131,9 @@ class Relay:
                 continue
             if self.pool.served is None:
                 raise unavailable("Loading model", code="loading")
+            if self.pool.ending and not self.pool.up:
+                yield self._error("all replicas have ended")
+                return
             patience = WAIT_S if self._begun or not refusal else REFUSED_S[_status(refusal)]
             if waited >= patience and refusal and not self._begun:
                 for part in refusal:

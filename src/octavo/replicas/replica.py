@@ -1,16 +1,19 @@
 """A replica's process: a whole server on a free port, for the front that started it.
 
-The front's end of a socket says what to serve; the answer is where, once the model is loaded. When the front is gone,
-which closes the socket, the replica ends; on SIGTERM it ends in order, as any server does.
+The front's end of a socket says what to serve; the answer is where, once the model is loaded. One whose engine asks
+says before that what it needs, waits for `Go`, and tells how far it is. When the front is gone, which closes the
+socket, the replica ends; on SIGTERM it ends in order, as any server does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from threading import Thread
@@ -19,8 +22,10 @@ import msgspec
 
 from octavo.errors import OctavoError, UsageError
 from octavo.io.model_path import resolve
+from octavo.io.system_memory import resident
 from octavo.server.engine.channel import Channel
 from octavo.server.engine.client import EngineDiedError
+from octavo.server.engine.engine_protocol import Asks, Loading
 from octavo.server.engine.launch import launch
 from octavo.server.engine.process import ProcessClient
 from octavo.server.generation.service import Service
@@ -45,7 +50,7 @@ class Setup(msgspec.Struct):
     environment: dict[str, str] = {}
 
 
-class Served(msgspec.Struct, tag="served"):
+class Served(msgspec.Struct, tag="served", array_like=True):
     """The model is loaded: where the replica listens, the most bytes and values of a body that it takes; its pid."""
 
     host: str
@@ -55,7 +60,7 @@ class Served(msgspec.Struct, tag="served"):
     pid: int = 0
 
 
-class Refused(msgspec.Struct, tag="refused"):
+class Refused(msgspec.Struct, tag="refused", array_like=True):
     """The model can't be loaded; `argument` is the one that is wrong, see UsageError."""
 
     message: str
@@ -68,8 +73,10 @@ class Refused(msgspec.Struct, tag="refused"):
         return EngineDiedError(self.message)
 
 
+SPARE = 128 << 20
+"""Bytes that a replica may take beside what its engine asks for: of compiled kernels, grammars, and prompts."""
 encode = msgspec.msgpack.Encoder().encode
-from_replica = msgspec.msgpack.Decoder(Served | Refused).decode
+from_replica = msgspec.msgpack.Decoder(Served | Refused | Asks | Loading).decode
 
 
 def start(setup: Setup) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -87,8 +94,8 @@ def start(setup: Setup) -> tuple[subprocess.Popen[bytes], socket.socket]:
     return process, ours
 
 
-def serve_replica(channel: Channel, setup: Setup) -> None:
-    """Serve until SIGTERM comes."""
+def serve_replica(channel: Channel, setup: Setup, going: Future[None]) -> None:
+    """Serve until SIGTERM comes. `going`: an engine that asks may load its model."""
     from octavo.huggingface import open_model_file
 
     with closing(launch()) as launched, closing(bind(setup.host, 0)) as sock:
@@ -98,8 +105,18 @@ def serve_replica(channel: Channel, setup: Setup) -> None:
         def told(service: Service) -> None:
             channel.send(encode(Served(setup.host, port, service.limits.body, service.limits.values, os.getpid())))
 
+        def loading(message: Asks | Loading) -> None:
+            if isinstance(message, Asks):
+                loop, asked = asyncio.get_running_loop(), not going.done()
+                going.add_done_callback(lambda _: loop.call_soon_threadsafe(client.go))
+                if not asked:  # an engine after the first one
+                    return
+                message = msgspec.structs.replace(message, process=message.process + resident() + SPARE)
+            channel.send(encode(message))
+
         with open_model_file(resolve(setup.engine.path)) as file:
             client = ProcessClient(_engine(setup), launched)
+            client.on_load = loading
             run(serve(client, file, options, sock, told))
 
 
@@ -122,16 +139,18 @@ def main() -> None:
     if setup.server.log_requests:
         logging.getLogger("octavo.requests").setLevel(logging.INFO)
 
+    going: Future[None] = Future()
+
     def read() -> None:
         try:
-            for _ in messages:
-                pass
+            for _ in messages:  # the one that there is to be is `Go`
+                going.set_result(None)
         finally:
             os._exit(0)  # its engine ends with it
 
     Thread(target=read, daemon=True, name="front").start()
     try:
-        serve_replica(channel, setup)
+        serve_replica(channel, setup, going)
     except (OctavoError, OSError) as error:
         channel.send(encode(Refused(str(error), getattr(error, "argument", None))))
         sys.exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Never, get_args
 
 from octavo.errors import ModelError
@@ -127,8 +127,11 @@ def open_model(
     return model_of(file, backends, config, lora)
 
 
-def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()) -> Model:
-    """The model in an open file, with adapters, loaded into an engine.
+def model_of(
+    file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = (),
+    before: Callable[[Engine], None] = lambda engine: None,
+) -> Model:
+    """The model in an open file, with adapters, loaded into an engine; `before` is called before weights are read.
 
     The file is the model's, and is closed where this fails.
     """
@@ -142,6 +145,7 @@ def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, 
             )
         engine = _engine(architecture, backends, config)
         engine.lora = lora
+        before(engine)
         engine.load()
         return Model(file, engine, tokenizer, lora)
     except BaseException:

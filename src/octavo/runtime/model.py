@@ -262,10 +262,11 @@ class Model:
         """
         if not isinstance(query, str):
             raise wrong("query", query, "a text")
-        return self._ranker.scores(query, _texts(documents))
+        return self.ranker.scores(query, _texts(documents))
 
     @cached_property
-    def _ranker(self) -> Ranker:
+    def ranker(self) -> Ranker:
+        """What scores documents. Raises ModelError for a model that is not a reranker."""
         return Ranker(self.embedder)
 
     @cached_property

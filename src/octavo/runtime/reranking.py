@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,11 +13,32 @@ from octavo.errors import ModelError
 from octavo.formats import dequantize
 from octavo.formats.spec import F32
 from octavo.models import ModelSpec
+from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.text_embedding import TYPES, Embedder, Pooling, pooled
+from octavo.text import Tokenizer
 
 TEMPLATE = "tokenizer.chat_template.rerank"
 """The key of a text with `{query}` and `{document}`, of models that generate."""
 _HEAD, _LAST, _NORM = ("cls.weight", "cls.bias"), ("cls.output.weight", "cls.output.bias"), "cls.norm.weight"
+
+
+class PairEncoder:
+    """Queries and documents as tokens, as a reranker reads them."""
+
+    def __init__(self, tokenizer: Tokenizer, model: ModelSpec) -> None:
+        """Raises ModelError for a model that generates whose file does not say how."""
+        self._tokenizer, self.encodes = tokenizer, model.architecture.encoder
+        self._template = model.file.metadata.get_str(TEMPLATE, default="")
+        if not self.encodes and not {"{query}", "{document}"} <= set(_parts(self._template)):
+            raise ModelError("has no {query} and {document}", file=model.file.path, field=TEMPLATE)
+
+    def tokens(self, query: str, document: str) -> tuple[list[int], list[int]]:
+        """The tokens of the query and of the document; of a model that generates all are in the first."""
+        if self.encodes:
+            return self._tokenizer.encode_pair(query, document)
+        marks = self._tokenizer.marks({"{query}": query, "{document}": document}, self._template)
+        text, foreign = marks.read("".join(marks.data.get(part, part) for part in _parts(self._template)))
+        return self._tokenizer.encode(text, foreign=foreign), []
 
 
 class Ranker:
@@ -31,32 +52,26 @@ class Ranker:
         scores, wanted = model.hparams.n_labels, 1 if self._encodes else 2
         if scores != wanted:
             raise ModelError(f"gives {scores} scores", file=file.path, field=f"tensor {_LAST[0]}", allowed=str(wanted))
-        self._template = file.metadata.get_str(TEMPLATE, default="")
-        if not self._encodes and not {"{query}", "{document}"} <= set(_parts(self._template)):
-            raise ModelError("has no {query} and {document}", file=file.path, field=TEMPLATE)
+        self._pairs = PairEncoder(embedder.tokenizer, model)
 
     def scores(self, query: str, documents: Sequence[str]) -> F32:
         """How well each document answers the query, float32 [n]; see `Model.rank`."""
-        pairs = [self._tokens(query, document) for document in documents]
-        if not documents:
+        pairs = [self._pairs.tokens(query, document) for document in documents]
+        engine = self._embedder.engine
+        scoring = self.scoring([a + b for a, b in pairs], [len(b) for _, b in pairs], lambda: engine.config.n_batch)
+        return engine.thread.finish(scoring)
+
+    def scoring(self, texts: Sequence[list[int]], seconds: Sequence[int], room: Callable[[], int]) -> Pieces[F32]:
+        """Scores of pairs that are tokens already, float32 [n], piece by piece; see `Embedder.computed`."""
+        if not texts:
             return np.zeros(0, np.float32)
         pooling: Pooling = "last" if not self._encodes else "mean" if self._means else "cls"
-        kept = partial(pooled, pooling=pooling)
-        vectors = self._embedder.vectors_of([a + b for a, b in pairs], [len(b) for _, b in pairs], kept=kept)
+        vectors = yield from self._embedder.computed(texts, room, seconds, kept=partial(pooled, pooling=pooling))
         found = self._classify(np.array(vectors, np.float32))
         if self._encodes:
             return found[:, 0]
         shares: F32 = (1 / (1 + np.exp(found[:, 1] - found[:, 0]))).astype(np.float32)
         return shares
-
-    def _tokens(self, query: str, document: str) -> tuple[list[int], list[int]]:
-        """The tokens of the query and of the document; of a model that generates all are in the first."""
-        tokenizer = self._embedder.tokenizer
-        if self._encodes:
-            return tokenizer.encode_pair(query, document)
-        marks = tokenizer.marks({"{query}": query, "{document}": document}, self._template)
-        text, foreign = marks.read("".join(marks.data.get(part, part) for part in _parts(self._template)))
-        return tokenizer.encode(text, foreign=foreign), []
 
 
 class _Classifier:

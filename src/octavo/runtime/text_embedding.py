@@ -128,7 +128,7 @@ class Embedder:
     ) -> Pieces[F32]:
         """The same piece by piece; `room()` is the most tokens of the next one, where the model generates."""
         pooling = require_pooling(self.engine.model.file, pooling)
-        rows = yield from self._computed(texts, room, kept=partial(pooled, pooling=pooling))
+        rows = yield from self.computed(texts, room, kept=partial(pooled, pooling=pooling))
         width = self.engine.model.hparams.n_embd
         found: F32 = np.array(rows, np.float32).reshape(len(rows), width)
         for matrix in self._projections:
@@ -152,13 +152,14 @@ class Embedder:
 
         `kept`: what is wanted of a text's vectors, the rest of which is not held until the others are computed.
         """
-        pieces = self._computed(tokens, lambda: self.engine.config.n_batch, seconds, kept=kept)
+        pieces = self.computed(tokens, lambda: self.engine.config.n_batch, seconds, kept=kept)
         return self.engine.thread.finish(pieces)
 
-    def _computed(
+    def computed(
         self, tokens: Sequence[list[int]], room: Callable[[], int], seconds: Sequence[int] = (), *,
         kept: Callable[[F32], F32],
     ) -> Pieces[list[F32]]:
+        """What `vectors_of` gives, piece by piece; `room()` is the most tokens of the next one."""
         self._require_fitting(tokens)
         if self._shared is not None:
             return (yield from self._shared.computed(tokens, room, kept))

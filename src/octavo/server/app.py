@@ -22,7 +22,7 @@ from octavo.server.http.guard import AccessGuard
 from octavo.server.http.openapi import describe
 from octavo.server.http.sse import StreamWatch
 from octavo.server.http.trace import Trace
-from octavo.server.routes import anthropic, meta, responses
+from octavo.server.routes import anthropic, meta, rerank, responses
 from octavo.server.routes import llama_server as native
 from octavo.server.routes import openai as routes_openai
 from octavo.server.routes.answer import json_response
@@ -40,6 +40,9 @@ WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/responses", responses.responses),
     ("POST", "/responses/input_tokens", responses.count_tokens),
     ("POST", "/embeddings", routes_openai.embeddings),
+    ("POST", "/rerank", rerank.rerank),
+    ("POST", "/reranking", rerank.rerank),
+    ("POST", "/score", rerank.score),
     ("GET", "/models", meta.models),
     ("GET", "/models/{name:path}", meta.model),
     ("GET", "/health", meta.health),
@@ -48,6 +51,7 @@ WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
 OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/v1/messages", anthropic.messages),
     ("POST", "/v1/messages/count_tokens", anthropic.count_tokens),
+    ("POST", "/v2/rerank", rerank.rerank),
     ("POST", "/completion", native.completion),
     ("POST", "/tokenize", native.tokenize),
     ("POST", "/detokenize", native.detokenize),

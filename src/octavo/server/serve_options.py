@@ -51,6 +51,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     servers     that share this machine's memory, if `kv_memory` is None
     kv_events   tell routers which pages the prefix cache has
     step_timeout  seconds of a step, or of a load, after which the engine is ended, or its ranks are; 0: no limit
+    asks        the engine says what the model needs, and waits to be allowed, before it reads weights
+    memory      bytes that it shares with other models; a usual cache takes its share of no more
     """
 
     path: str
@@ -73,6 +75,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     weight_cache: bool = True
     kv_events: KVEvents | None = None
     step_timeout: float = 600.0
+    asks: bool = False
+    memory: int | None = None
 
 
 @dataclass(frozen=True)

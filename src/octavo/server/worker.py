@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from octavo.errors import OctavoError, RankError, UsageError
 from octavo.graph.node import PAGE_SIZE
+from octavo.graph.protocol import BoundedBackend
+from octavo.io.system_memory import resident, room
 from octavo.jit.clock import clock
 from octavo.runtime.engine.captured_sizes import TILE
 from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.engine import Engine
 from octavo.runtime.grammar.grammar import Grammars
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
@@ -31,11 +34,14 @@ from octavo.server.engine.channel import Channel, ChannelError
 from octavo.server.engine.engine_model import load_model
 from octavo.server.engine.engine_protocol import (
     Add,
+    Asks,
     Broken,
     Cancel,
     Embed,
     EngineOutput,
+    Go,
     Info,
+    Loading,
     Ping,
     Pong,
     Prefill,
@@ -57,6 +63,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("octavo")
 SEEDS = 1 << 64
+TOLD_S = 0.1
+"""Seconds after which the front is told again how far a model is."""
 DEVICE_ITL_TARGET, HOST_ITL_TARGET = 0.025, 0.25
 """Seconds from one token of a reply to the next that prompts of others may not lengthen, on a GPU and on the CPU."""
 
@@ -278,6 +286,7 @@ def serve_engine(sock: socket.socket) -> None:
         return
     options = msgspec.msgpack.decode(first, type=EngineOptions)
     loop: EngineLoop | None = None
+    allowed = Event()
 
     def read() -> None:
         """Until the front closes its end, which ends this process at once."""
@@ -286,6 +295,8 @@ def serve_engine(sock: socket.socket) -> None:
                 message = to_engine.decode(payload)
                 if isinstance(message, Ping):
                     channel.send(encode(Pong(0.0 if loop is None else loop.turn_seconds)))
+                elif isinstance(message, Go):
+                    allowed.set()
                 elif loop is not None:  # before it is there it is asked for nothing
                     loop.inbox.put(message)
         except (OSError, ChannelError) as error:
@@ -295,7 +306,7 @@ def serve_engine(sock: socket.socket) -> None:
 
     Thread(target=read, daemon=True, name="reader").start()
     try:
-        loop = make_loop(options, lambda message: channel.send(encode(message)))
+        loop = make_loop(options, lambda message: channel.send(encode(message)), allowed)
     except OctavoError as error:
         channel.send(encode(Broken.of(error)))
         return
@@ -311,9 +322,14 @@ def serve_engine(sock: socket.socket) -> None:
     loop.run()
 
 
-def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> EngineLoop:
-    """Load a model, and make a loop for it. Raises OctavoError."""
-    model = load_model(options)
+def make_loop(
+    options: EngineOptions, send: Callable[[ToFront], None], allowed: Event | None = None
+) -> EngineLoop:
+    """Load a model, and make a loop for it. Raises OctavoError.
+
+    One that is to ask waits, before it reads weights, until it is `allowed` to.
+    """
+    model = _asked_for(options, send, allowed) if options.asks and allowed is not None else load_model(options)
     usual = DEVICE_ITL_TARGET if model.engine.on_device else HOST_ITL_TARGET
     target = usual if options.itl_target is None else options.itl_target
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
@@ -322,6 +338,26 @@ def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> Engine
         loop.kv_events = publisher(model, options)
     keep()
     return loop
+
+
+def _asked_for(options: EngineOptions, send: Callable[[ToFront], None], allowed: Event) -> Model:
+    """A model that is loaded once there is room for it, with the front told how far it is."""
+    told = 0.0
+
+    def ask(engine: Engine) -> None:
+        needs, machine = engine.needs(), room()
+        card = next((one for one in engine.backends if isinstance(one, BoundedBackend)), None)
+        free = card.free() if card is not None else None if machine is None else machine.free
+        send(Asks(needs.weights, needs.caches, needs.work, resident(), free))
+        allowed.wait()
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal told
+        if (now := clock()) - told >= TOLD_S or done >= total:
+            told = now
+            send(Loading(what, done, total))
+
+    return load_model(options, ask, show)
 
 
 def publisher(model: Model, options: EngineOptions) -> Publisher:

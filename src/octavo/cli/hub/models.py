@@ -23,6 +23,10 @@ ModelName = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, ORG/REPO[:QUANT] of the hub, or `demo`."),
 ]
+ModelNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="MODEL", help="GGUF files, checkpoint folders, ORG/REPO[:QUANT] of the hub, or `demo`."),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Don't ask the hub: use what is on this machine.")]
 
 

@@ -52,7 +52,7 @@ from octavo.runtime.engine.engine_config import EngineConfig, Speculate, usual_s
 from octavo.runtime.engine.engine_limits import cache_pages, context_of, require_context, require_heads, step_limits
 from octavo.runtime.engine.kept_weights import keeping_weights
 from octavo.runtime.engine.kernels_ahead import compile_ahead
-from octavo.runtime.engine.memory_plan import require_memory
+from octavo.runtime.engine.memory_plan import Needs, needs_of, require_memory
 from octavo.runtime.engine.placement import Placement
 from octavo.runtime.engine.thread import EngineThread, Pieces
 from octavo.runtime.lora_adapters import Chosen
@@ -271,6 +271,10 @@ class Engine:
         """Raise HostMemoryError, saying what would fit, unless the system's memory holds the model; reads no weight."""
         with self._keeping() as mapped:
             self._require_memory(mapped)
+
+    def needs(self) -> Needs:
+        """What the model takes once it is loaded; reads no weight."""
+        return needs_of(self.schedule, self.backends, self.limits, self.ranks)
 
     def _keeping(self) -> AbstractContextManager[int]:
         return keeping_weights(self.model, self.schedule, self.backends, keep=self.config.weight_cache)

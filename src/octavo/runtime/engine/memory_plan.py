@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from octavo.errors import HostMemoryError
 from octavo.formats.cache_formats import CACHE_FORMATS
-from octavo.graph.node import PAGE_SIZE, Sizes
-from octavo.graph.protocol import Backend, HostBackend
+from octavo.graph.node import PAGE_SIZE, Node, Sizes, kept_bytes
+from octavo.graph.protocol import Backend, BoundedBackend, HostBackend
 from octavo.graph.schedule import Schedule
 from octavo.io.system_memory import room
 from octavo.runtime.engine.engine_config import EngineConfig
@@ -24,6 +25,39 @@ Q8_0_SHARE = 34 / 64
 """The bytes of a q8_0 cache over those of an f16 cache."""
 
 
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a model takes once it is loaded: of weights, of full caches, and of what steps work with."""
+
+    weights: int
+    caches: int
+    work: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.caches + self.work
+
+
+def needs_on(backend: Backend, nodes: Sequence[Node], limits: Sizes, values: int) -> Needs:
+    """What some nodes take on their backend, whose `values` take as many bytes; nothing on one that tells nothing."""
+    if isinstance(backend, HostBackend):
+        return Needs(backend.weight_bytes(nodes), backend.cache_bytes(nodes, limits), values)
+    if isinstance(backend, BoundedBackend):
+        tensors = {id(leaf.tensor): leaf.tensor for node in nodes for leaf in node.inputs if leaf.op == "weight"}
+        weights, caches = sum(tensor.nbytes for tensor in tensors.values()), kept_bytes(nodes, limits)
+        return Needs(weights, caches, max(backend.needs(nodes, limits) - weights - caches, 0) + values)
+    return Needs(0, 0, values)
+
+
+def needs_of(
+    schedule: Schedule, backends: Sequence[Backend], limits: Sizes, ranks: int = 1, *, host: bool = False
+) -> Needs:
+    """What a model takes on all its backends, or on those of the `host` alone, of as many ranks."""
+    found = [needs_on(one, nodes, limits, schedule.memory[i]) for i, one in enumerate(backends)
+             if (nodes := schedule.on(i)) and (isinstance(one, HostBackend) or not host)]
+    return Needs(*(ranks * sum(getattr(one, name) for one in found) for name in ("weights", "caches", "work")))
+
+
 def require_memory(
     schedule: Schedule, backends: Sequence[Backend], limits: Sizes, n_ctx: int, config: EngineConfig,
     ranks: int = 1, mapped: int = 0,
@@ -37,15 +71,9 @@ def require_memory(
     found = room()
     if found is None:
         return
-    weights = caches = values = 0
-    for i, backend in enumerate(backends):
-        nodes = schedule.on(i)
-        if nodes and isinstance(backend, HostBackend):
-            weights += backend.weight_bytes(nodes)
-            caches += backend.cache_bytes(nodes, limits)
-            values += schedule.memory[i]
-    weights, caches, values = weights * ranks, caches * ranks, values * ranks
-    needed, mapped = weights + caches + values, min(mapped * ranks, weights)
+    needs = needs_of(schedule, backends, limits, ranks, host=True)
+    weights, caches, values, needed = needs.weights, needs.caches, needs.work, needs.total
+    mapped = min(mapped * ranks, weights)
     if needed <= found.free:
         return
     if needed - mapped <= found.free:

@@ -12,12 +12,15 @@ from octavo.errors import OctavoError, UsageError
 from octavo.runtime.engine.stats import Stats
 from octavo.server.engine.engine_protocol import (
     Add,
+    Asks,
     Broken,
     Cancel,
     Embed,
     EngineOutput,
     Failed,
+    Go,
     Info,
+    Loading,
     Ready,
     Score,
     Scored,
@@ -118,6 +121,7 @@ class EngineClient:
     stalled   replies are under way, and no step ended for long
     stats     the engine's counts after its last step; none of an engine that has ended
     restarts  times that the engine was started again
+    on_load   is told what the engine needs, and may then `go`, and how far its model is
     """
 
     def __init__(self) -> None:
@@ -129,6 +133,7 @@ class EngineClient:
         self.stats = NO_STATS
         self.restarts = 0
         self.on_step: Callable[[StepOutputs], None] = lambda step: None
+        self.on_load: Callable[[Asks | Loading], None] = lambda message: None
         self._ids = count(1)
         self._streams: dict[int, EngineStream] = {}
         self._answers: dict[int, asyncio.Future[Scored | Vectors]] = {}
@@ -192,10 +197,12 @@ class EngineClient:
         assert isinstance(answer, Scored)
         return answer
 
-    async def embed(self, texts: list[list[int]], pooling: str, *, normalize: bool) -> Vectors:
-        """Vectors of texts. Raises EngineFailedError, EngineDiedError."""
+    async def embed(
+        self, texts: list[list[int]], pooling: str, *, normalize: bool, seconds: Sequence[int] = ()
+    ) -> Vectors:
+        """Vectors of texts, or scores, see `Embed`. Raises EngineFailedError, EngineDiedError."""
         (one,) = self.new_ids(1)
-        answer = await self._ask(one, Embed(one, texts, pooling, normalize))
+        answer = await self._ask(one, Embed(one, texts, pooling, normalize, [*seconds]))
         assert isinstance(answer, Vectors)
         return answer
 
@@ -214,10 +221,16 @@ class EngineClient:
         finally:
             self._answers.pop(one, None)
 
+    def go(self) -> None:
+        """Let an engine that asks load its model."""
+        self._send(Go())
+
     def deliver(self, message: ToFront) -> None:
         """Take a message of the engine."""
         if isinstance(message, StepOutputs):
             self._take(message)
+        elif isinstance(message, Asks | Loading):
+            self.on_load(message)
         elif isinstance(message, Ready):
             self.info, self.failure = message.info, None
             self.stats = replace(NO_STATS, empty=message.info.n_pages)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.huggingface import open_model_file
 from octavo.io.model_path import resolve
-from octavo.io.system_memory import room
+from octavo.io.system_memory import UNLIMITED, room
 from octavo.models import ModelSpec, read_model
-from octavo.progress import on_terminal
+from octavo.progress import Show, on_terminal, shown
 from octavo.runtime.cache.page_pool import page_bytes
 from octavo.runtime.cache.window_pool import pages_for
+from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig, usual_speculation
 from octavo.runtime.engine.engine_limits import context_of
 from octavo.runtime.engine.placement import backends_for
@@ -21,8 +22,13 @@ from octavo.runtime.text_embedding import is_embedding_model
 from octavo.server.serve_options import EngineOptions
 
 
-def load_model(options: EngineOptions) -> Model:
-    """The model that options name. Raises OctavoError."""
+def load_model(
+    options: EngineOptions, before: Callable[[Engine], None] = lambda engine: None, show: Show | None = None
+) -> Model:
+    """The model that options name. Raises OctavoError.
+
+    `before` is called before its weights are read. `show` is told how far it is, in place of the terminal.
+    """
     wanted = options.gpu_layers
     backends, layers = backends_for(
         options.device, options.threads, wanted,  # type: ignore[arg-type]
@@ -39,8 +45,8 @@ def load_model(options: EngineOptions) -> Model:
         kv_memory=kv_memory, max_sequences=options.max_sequences, weight_cache=options.weight_cache,
         speculate=options.speculate or usual_speculation(backends[0]),
     )
-    with on_terminal():
-        return model_of(file, backends, config, options.lora)
+    with on_terminal() if show is None else shown(show):
+        return model_of(file, backends, config, options.lora, before)
 
 
 def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backends: Sequence[Backend]) -> int | None:
@@ -55,9 +61,10 @@ def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backends: Sequence[
 def _share(spec: ModelSpec, backends: Sequence[Backend], options: EngineOptions) -> int | None:
     """Half of what weights leave of the GPUs' memory, or a quarter of the system's; None where that is not known."""
     cards = [backend for backend in backends if isinstance(backend, BoundedBackend)]
+    most = options.memory or UNLIMITED
     if cards:
-        free = sum(card.free() for card in cards) * options.tensor_parallel
+        free = min(sum(card.free() for card in cards) * options.tensor_parallel, most)
         left = free - sum(info.nbytes for info in spec.file.tensors.values())
         return max(left // 2, free // 8)
     machine = room()
-    return None if machine is None else machine.free // 4 // options.servers
+    return None if machine is None else min(machine.free, most) // 4 // options.servers

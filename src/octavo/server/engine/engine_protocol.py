@@ -1,7 +1,8 @@
 """Messages between front and engine: msgpack, and nothing that could be executed.
 
 The front sends `Add`, `Cancel`, `Score`, `Embed`, `Ping` and `Quit`; the engine `Ready` or `Broken` once, then a `Step`
-for each step, and an answer to each `Score`, `Embed` and `Ping`.
+for each step, and an answer to each `Score`, `Embed` and `Ping`. One that is to ask sends `Asks` before it reads
+weights, waits for `Go`, and tells by `Loading` how far it is.
 """
 
 from __future__ import annotations
@@ -54,13 +55,22 @@ class Score(msgspec.Struct, tag="score", array_like=True, frozen=True):
     k: int
 
 
+RANK = "rank"
+"""The pooling of rerankers."""
+
+
 class Embed(msgspec.Struct, tag="embed", array_like=True, frozen=True):
-    """Vectors of texts, which are tokens already; `pooling` "" is the model's own."""
+    """Vectors of texts, which are tokens already; `pooling` "" is the model's own.
+
+    With "rank" they are scores, vectors of one value, of pairs of texts: `seconds` says how many tokens at the end of
+    each are of the second one.
+    """
 
     id: int
     texts: list[list[int]]
     pooling: str
     normalize: bool
+    seconds: list[int] = []
 
 
 class Ping(msgspec.Struct, tag="ping", array_like=True, frozen=True):
@@ -69,6 +79,35 @@ class Ping(msgspec.Struct, tag="ping", array_like=True, frozen=True):
 
 class Quit(msgspec.Struct, tag="quit", array_like=True, frozen=True):
     """End at once."""
+
+
+class Go(msgspec.Struct, tag="go", array_like=True, frozen=True):
+    """The answer to `Asks`: there is room for the model."""
+
+
+class Asks(msgspec.Struct, tag="asks", array_like=True, frozen=True):
+    """Bytes that the model is to take: weights, full caches, what steps work with, and the process so far.
+
+    free  of the memory that it lies in; None where that is not known
+    """
+
+    weights: int
+    caches: int
+    work: int
+    process: int
+    free: int | None = None
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.caches + self.work + self.process
+
+
+class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
+    """How far a model is that is being loaded: what goes on, how much of it is done, and of how much."""
+
+    what: str
+    done: int
+    total: int
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -183,8 +222,8 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     message: str
 
 
-ToEngine = Add | Cancel | Score | Embed | Ping | Quit
-ToFront = Ready | Broken | StepOutputs | Pong | Scored | Vectors | Failed
+ToEngine = Add | Cancel | Score | Embed | Ping | Quit | Go
+ToFront = Asks | Loading | Ready | Broken | StepOutputs | Pong | Scored | Vectors | Failed
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 to_front = msgspec.msgpack.Decoder(ToFront)

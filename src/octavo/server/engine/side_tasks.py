@@ -12,7 +12,7 @@ from octavo.jit.clock import clock
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.model import Model
-from octavo.server.engine.engine_protocol import Embed, Failed, Score, Scored, ToFront, Vectors
+from octavo.server.engine.engine_protocol import RANK, Embed, Failed, Score, Scored, ToFront, Vectors
 from octavo.server.engine.scoring import scores
 
 log = logging.getLogger("octavo")
@@ -105,7 +105,11 @@ class SideWork:
         model = self._model
         if not (self._embeddings or model.engine.config.embeds):
             raise UsageError("the model generates text and was not started with --embeddings")
-        pooling: Any = message.pooling or (None if model.embedder.pooling else "mean")
-        found = yield from model.embedder.embedding(message.texts, pooling, self._room, normalize=message.normalize)
+        if message.pooling == RANK:
+            scores = yield from model.ranker.scoring(message.texts, message.seconds, self._room)
+            found = scores[:, None]
+        else:
+            pooling: Any = message.pooling or (None if model.embedder.pooling else "mean")
+            found = yield from model.embedder.embedding(message.texts, pooling, self._room, normalize=message.normalize)
         times = self._begun - self._came[message.id], clock() - self._begun
         return Vectors(message.id, found.shape[1], found.astype("<f4").tobytes(), *times, self._n_pieces)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from octavo import __version__
 from octavo.errors import HostMemoryError
@@ -28,6 +28,9 @@ from octavo.server.serve_options import Limits, ServerOptions
 from octavo.text import ChatTemplate, Tokenizer
 from octavo.text.template import TOOL_USE
 
+if TYPE_CHECKING:
+    from octavo.runtime.reranking import PairEncoder
+
 P = ParamSpec("P")
 R = TypeVar("R")
 GRAMMAR_THREADS = 8
@@ -41,7 +44,7 @@ class Service:
 
     compiling      requests whose grammars are being looked at
     draining       no more requests are taken, as the server is about to end
-    path           of the model's file
+    file           the model's, at `path`
     template       what writes messages
     tool_template  what does where a request has tools, if that is another
     variables      of these where a request sets none
@@ -50,7 +53,7 @@ class Service:
 
     def __init__(self, client: EngineClient, file: GGUFFile, tokenizer: Tokenizer, options: ServerOptions) -> None:
         self.client, self.tokenizer, self.options = client, tokenizer, options
-        self.path = str(file.path)
+        self.file, self.path = file, str(file.path)
         self.tool_template: ChatTemplate | None = None
         if options.template_text is not None:
             self.template = tokenizer.own_template(options.template_text)
@@ -162,7 +165,25 @@ class Service:
 
     def require_generation(self) -> None:
         if self.info.embeds:
-            raise bad(f"{self.options.name} is an embedding model, which generates no text: use /v1/embeddings")
+            what, path = ("a reranker", "rerank") if self.is_reranker else ("an embedding model", "embeddings")
+            raise bad(f"{self.options.name} is {what}, which generates no text: use /v1/{path}")
+
+    @cached_property
+    def is_reranker(self) -> bool:
+        """Whether the model scores documents."""
+        from octavo.runtime.text_embedding import is_reranker
+
+        return is_reranker(self.file)
+
+    @cached_property
+    def pairs(self) -> PairEncoder:
+        """What makes tokens of queries and documents. Raises ApiError for a model that is not a reranker."""
+        from octavo.models import read_model
+        from octavo.runtime.reranking import PairEncoder
+
+        if not self.is_reranker:
+            raise bad(f"{self.options.name} is not a reranker, which alone scores documents")
+        return PairEncoder(self.tokenizer, read_model(self.file))
 
     def cache_salt(self, key: str, salt: str | None) -> str:
         """What requests must have in common to share cached prompts: the key that they came with, and their salt."""

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from octavo import __version__
 from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.routes.llama_server_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
+from octavo.server.routes.rerank_schema import RerankRequest, ScoreRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
 from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 
@@ -18,6 +19,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/chat/completions": ChatRequest, "/completions": CompletionRequest, "/embeddings": EmbeddingRequest,
     "/completion": NativeRequest, "/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest,
     "/apply-template": TemplateRequest, "/responses": ResponsesRequest,
+    "/rerank": RerankRequest, "/reranking": RerankRequest, "/v2/rerank": RerankRequest, "/score": ScoreRequest,
     "/chat/completions/input_tokens": ChatRequest, "/responses/input_tokens": ResponsesRequest,
     "/messages": MessagesRequest, "/messages/count_tokens": CountRequest,
 }

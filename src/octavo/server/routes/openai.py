@@ -85,6 +85,8 @@ async def embeddings(request: Request) -> Response:
     """Vectors of texts."""
     body, service = await body_of(request, EmbeddingRequest), service_of(request)
     name = service.require_model(body.model)
+    if body.pooling is None and service.is_reranker:
+        raise bad(f"{name} is a reranker, which scores documents: use /v1/rerank, or set pooling", "pooling")
     texts = await in_thread_if_long(size_of(body.input), _texts, service, body.input)
     request.state.prompt_tokens = n = sum(map(len, texts))
     with service.admitted(n):

@@ -61,6 +61,10 @@ RESPONSES: Rules = {
 }
 NATIVE: Rules = {**SAMPLING, **BUDGETS}
 EMBEDDINGS: Rules = {"embd_normalize": only(2)}
+RERANK: Rules = {
+    "rank_fields": ABSENT, "max_tokens_per_doc": ABSENT, "max_chunks_per_doc": only(1), "softmax": FALSE,
+    "truncate_prompt_tokens": ABSENT, "truncate": FALSE, "instruction": ABSENT,
+}
 KEEPS_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
 MESSAGES: Rules = {
     **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "container": ABSENT, "mcp_servers": ABSENT, "thread": ABSENT,

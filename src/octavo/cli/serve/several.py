@@ -1,0 +1,281 @@
+"""`octavo serve` with several models: which there are, what each is served with, and the front that runs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.hub.models import local
+from octavo.cli.lora_command import adapters
+from octavo.cli.option_groups import grouped
+from octavo.cli.option_names import App, Commands
+from octavo.cli.options import Context, Where, in_plain_words, refuse
+from octavo.cli.serve.defaults import Defaults
+from octavo.cli.serve.options import (
+    Access,
+    Naming,
+    ServerLimits,
+    engine_options,
+    nbytes,
+    require_one_template,
+    server_options,
+    words_of,
+)
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.router.catalog import Catalog, Found, KnownModel
+    from octavo.server.serve_options import ServerOptions
+
+several_option = partial(typer.Option, rich_help_panel="Several models")
+MOST_PRESET = 1 << 20
+"""Bytes of a settings file."""
+ALL, BEFORE = "*", "before all sections"
+MODEL, LOAD = ("model", "m", "hf-repo", "hf", "hfr"), "load-on-startup"
+_UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
+TRUE = {"true": True, "on": True, "1": True, "yes": True, "false": False, "off": False, "0": False, "no": False}
+
+
+@dataclass
+class Several:
+    """Which models there are beside those that are named, and how many are loaded."""
+
+    models_dir: Annotated[
+        str | None, several_option(metavar="FOLDER", help="Serve the models of this folder too.")
+    ] = None
+    preset: Annotated[
+        str | None,
+        several_option("--models-preset", metavar="FILE", help="Settings of models, a section of an INI file each."),
+    ] = None
+    memory: Annotated[
+        str | None,
+        several_option(metavar="BYTES", help="Memory of all loaded models, e.g. 12G (default: what is free)."),
+    ] = None
+    idle: Annotated[
+        float | None, several_option(min=0.1, help="Seconds without a request after which a model is put to sleep.")
+    ] = None
+
+    def are_meant(self, models: Sequence[str]) -> bool:
+        """Whether models are loaded when they are asked for, rather than one at the start."""
+        return len(models) != 1 or any(getattr(self, f.name) is not None for f in fields(self))
+
+
+@dataclass
+class ModelOptions:
+    """What a model is served with, by the groups of the command's options."""
+
+    ctx: int | None
+    naming: Naming
+    defaults: Defaults
+    where: Where
+    limits: ServerLimits
+
+    def over(self, other: ModelOptions) -> ModelOptions:
+        """These options, and the other ones where these say nothing."""
+        found: ModelOptions = _over(self, other)
+        return found
+
+
+def _over(first: Any, second: Any) -> Any:
+    """A record with the fields of the first that are not at their defaults, and those of the second."""
+    found = {}
+    for f in fields(first):
+        one, two = getattr(first, f.name), getattr(second, f.name)
+        found[f.name] = _over(one, two) if is_dataclass(one) else two if one == f.default or one is None else one
+    return replace(first, **found)
+
+
+def of_section(
+    ctx: Context = None, *, naming: Naming, defaults: Defaults, where: Where, limits: ServerLimits
+) -> ModelOptions:
+    """Options of a model."""
+    return ModelOptions(ctx, naming, defaults, where, limits)
+
+
+@cache
+def _reader() -> App:
+    """What reads the options of a section as a command line."""
+    made = App(cls=Commands, name="section", add_completion=False, pretty_exceptions_enable=False)
+    made.callback()(lambda: None)
+    made.command("model")(grouped(of_section))
+    return made
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a settings file: its options, and what else it says."""
+
+    name: str
+    options: ModelOptions
+    model: str | None = None
+    load: bool = False
+
+
+def read_preset(path: str) -> dict[str, Section]:
+    """The sections of a settings file, as llama-server reads them: names of options without dashes, and values.
+
+    Raises UsageError for what is none, and for an option that models don't have.
+    """
+    import configparser
+
+    from octavo.io.regular_file import read_text
+
+    parser = configparser.ConfigParser(
+        interpolation=None, delimiters=("=",), comment_prefixes=(";", "#"), default_section="\0", strict=True
+    )
+    parser.optionxform = str  # type: ignore[method-assign, assignment]
+    try:
+        parser.read_string(f"[{BEFORE}]\n{read_text(path, MOST_PRESET)}", path)
+    except configparser.Error as error:
+        raise UsageError(f"--models-preset: {' '.join(error.message.split())}") from None
+    first = {name: value for name, value in parser[BEFORE].items() if name != "version"}
+    if first:
+        raise UsageError(f"--models-preset: {path}: {min(first)} stands before all sections (allowed: version)")
+    return {name: _section(path, name, parser[name]) for name in parser.sections() if name != BEFORE}
+
+
+def _section(path: str, name: str, given: Mapping[str, str]) -> Section:
+    place, rest = f"--models-preset: {path}: [{name}]", dict(given)
+    models = [rest.pop(word) for word in MODEL if word in rest]
+    if len(models) > 1:
+        raise UsageError(f"{place} has several models: {', '.join(models)}")
+    load = rest.pop(LOAD, "false").lower()
+    if load not in TRUE:
+        raise UsageError(f"{place}: {LOAD} is {load!r} (allowed: true, false)")
+    words = [f"{'-' if len(key) == 1 else '--'}{key}={value}" for key, value in rest.items()]
+    words = [word.removesuffix("=") if word.endswith("=") else word for word in words]
+    try:
+        options = _reader()(["model", *words], standalone_mode=False, prog_name="octavo serve")
+    except (UsageError, _UsageError) as error:
+        message = in_plain_words(error.format_message()) if isinstance(error, _UsageError) else str(error)
+        raise UsageError(f"{place}: {message}") from None
+    return Section(name, options, models[0] if models else None, TRUE[load])
+
+
+class Shelf:
+    """Finds what there is to serve, again and again: models that were named, a folder's, the hub's cache's.
+
+    given    names of models on the command line, with their paths
+    options  of all models, and `base` what the front is run with
+    """
+
+    def __init__(
+        self, given: Sequence[Found], options: ModelOptions, base: ServerOptions, several: Several, offline: bool
+    ) -> None:
+        self.given, self.options, self.base, self.several, self.offline = given, options, base, several, offline
+        self.memory = None if several.memory is None else nbytes(several.memory, "--memory")
+
+    def look(self) -> Catalog:
+        """All models. Raises UsageError for a wrong settings file, and for two models with one name."""
+        from octavo.router.catalog import Catalog
+
+        sections = {} if self.several.preset is None else read_preset(self.several.preset)
+        found = {one.name: one for one in self._found()}
+        everywhere = sections.pop(ALL, None)
+        if everywhere is not None and everywhere.model is not None:
+            raise UsageError(f"--models-preset: [{ALL}] is of all models, and names one: {everywhere.model}")
+        for section in sections.values():
+            self._add(section, found)
+        known = []
+        for one in found.values():
+            options, of_it = self.options, [more for more in (sections.get(one.name), everywhere) if more is not None]
+            for more in of_it:
+                options = options.over(more.options)
+            known.append(self._known(one, options, load=any(more.load for more in of_it)))
+        return Catalog(known)
+
+    def _found(self) -> Iterator[Found]:
+        from octavo.router.catalog import in_cache, in_folder
+
+        if not self.given:
+            yield from in_cache()
+        if self.several.models_dir is not None:
+            yield from in_folder(self.several.models_dir)
+        yield from self.given
+
+    def _add(self, section: Section, found: dict[str, Found]) -> None:
+        """Have a section's model among those that are there, under the section's name."""
+        from octavo.router.catalog import Found
+
+        if section.model is not None:
+            found[section.name] = Found(section.name, _there(section.model, self.offline), "preset")
+        elif section.name not in found:
+            allowed = f"{', '.join(sorted(found))}, or `model = PATH or ORG/REPO:QUANT` in it"
+            raise UsageError(f"--models-preset: [{section.name}] is not a model that is there (allowed: {allowed})")
+
+    def _known(self, found: Found, options: ModelOptions, *, load: bool) -> KnownModel:
+        from msgspec.structs import replace as with_options
+
+        from octavo.router.catalog import KnownModel
+
+        limits, naming = options.limits, options.naming
+        require_one_template(naming, options.defaults)
+        lora = tuple(adapters(options.where.lora, self.offline).items())
+        engine = engine_options(
+            found.path, options.ctx, options.where, limits, lora, limits.itl_target, embeddings=limits.embeddings
+        )
+        aliases = {*found.aliases, *words_of("--alias", naming.alias)} - {found.name}
+        server = replace(
+            self.base, name=found.name, aliases=tuple(sorted(aliases)), tags=words_of("--tags", naming.tags),
+            chat_template=naming.chat_template, share_cache=limits.share_cache, lora=lora,
+            limits=replace(self.base.limits, queue=limits.queue, drain_time=limits.drain_timeout, ping=limits.ping),
+            **options.defaults.given(),
+        )
+        return KnownModel(with_options(engine, asks=True, memory=self.memory), server, found.source, load)
+
+
+def run_several(models: Sequence[str], access: Access, options: ModelOptions, several: Several, offline: bool) -> None:
+    """Serve several models until a signal to end comes."""
+    import secrets
+    from contextlib import closing
+
+    from octavo.router.front import ModelsFront
+    from octavo.router.serve import serve_models
+    from octavo.server.serve import bind, run
+
+    if os.name == "nt":
+        raise UsageError("several models need Linux or macOS: Windows hands no sockets to other processes")
+    of_one = {"--alias": options.naming.alias, "--lora": options.where.lora}
+    refuse(of_one, "is of one model: write it into the model's section of --models-preset")
+    front = replace(
+        server_options("models", access, Naming(), options.defaults, options.limits, ()), secret=secrets.token_hex(16)
+    )
+    shelf = Shelf([_given(model, offline) for model in models], options, front, several, offline)
+
+    def told(made: ModelsFront) -> None:
+        shown = f"[{front.host}]" if ":" in front.host else front.host
+        scheme, names = "http" if front.certificate is None else "https", [*made.models.models]
+        what = ", ".join(names) if names else "no model is here yet; `octavo pull` brings one"
+        print(f"octavo: served at {scheme}://{shown}:{sock.getsockname()[1]}: {what}", file=sys.stderr, flush=True)
+
+    with closing(bind(front.host, front.port)) as sock:
+        run(serve_models(
+            shelf.look, front, sock, memory=shelf.memory, idle=several.idle, told=told, pulls=not models,
+        ))
+    print("octavo: stopped", file=sys.stderr)
+
+
+def _given(model: str, offline: bool) -> Found:
+    """A model of the command line, which is downloaded where it is not on this machine."""
+    from octavo.io.hub.download_cache import shown_name
+    from octavo.io.model_path import hub_name
+    from octavo.router.catalog import Found
+
+    is_hubs = hub_name(model) is not None and model != "demo"
+    path = _there(model, offline)
+    return Found(model if is_hubs else shown_name(path).removesuffix(".gguf"), path, "argument")
+
+
+def _there(model: str, offline: bool) -> str:
+    """The path of a model, where something is. Raises FileError where nothing is."""
+    from octavo.io.missing_model import require_there
+
+    path = local(model, offline)
+    require_there(path)
+    return path

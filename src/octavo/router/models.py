@@ -1,0 +1,448 @@
+"""The models of a front: loaded when they are asked for, within memory, and put to sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Any, Literal
+
+import msgspec
+
+from octavo.errors import MemoryLimitError, OctavoError, UsageError
+from octavo.replicas.pool import Launcher, Pool
+from octavo.replicas.upstream import UpstreamLostError
+from octavo.router.catalog import Catalog, KnownModel
+from octavo.router.events import Events
+from octavo.router.model_process import ModelLauncher
+from octavo.server.engine.engine_protocol import Asks, Loading
+from octavo.server.http.api_errors import ApiError, ending
+from octavo.server.serve_options import ServerOptions
+
+log = logging.getLogger("octavo")
+GIB = 1 << 30
+STARTING = 256 << 20
+"""Bytes that the processes of a model take before they ask for more."""
+PATIENCE_S = 2.0
+"""Seconds that a model waits for one that answers nobody, before one that answers takes no more requests."""
+ENDS = 3
+"""Processes that end while they load a model, after which it can't be loaded."""
+FAILED_S = 5.0
+"""Seconds in which a model that could not be loaded is not tried again."""
+State = Literal["unloaded", "loading", "loaded", "draining", "stopping", "sleeping"]
+
+
+SHOWN: Mapping[State, str] = {
+    "unloaded": "unloaded", "loading": "loading", "loaded": "loaded", "draining": "loaded", "stopping": "loaded",
+    "sleeping": "sleeping",
+}
+"""What llama-server calls them."""
+STAGE = "text_model"
+"""And what is loaded."""
+
+
+class UnwantedError(OctavoError):
+    """Nobody waits for the model any more."""
+
+
+@dataclass(eq=False)
+class Model:
+    """A model of the catalog.
+
+    pool       its server; None where it has none
+    held       bytes that it may take
+    needs      what it asked for last; None before it is known
+    granted    is set when there is room for it, which is made by who has `making`
+    waiting    requests that wait until it is loaded, `answering` those that its server has
+    wanted     it is to be loaded though no request waits
+    used       when it was asked for something last, `began` when it was loaded, `failed` when it could not be
+    failure    why that was
+    info       what its server tells of it
+    progress   how far it is while it is loaded
+    loads      times that it was loaded, the last time in `seconds`
+    failures   times that it could not be, or ended by itself
+    """
+
+    known: KnownModel
+    state: State = "unloaded"
+    pool: Pool | None = None
+    held: int = 0
+    needs: Asks | None = None
+    granted: asyncio.Event = field(default_factory=asyncio.Event)
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    answering: int = 0
+    wanted: bool = False
+    used: float = 0.0
+    began: float = 0.0
+    failed: float = float("-inf")
+    failure: OctavoError | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    loading: asyncio.Task[None] | None = None
+    progress: Loading | None = None
+    loads: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.known.name
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.wanted or self.waiting > 0
+
+
+class Models:
+    """Loads models and ends them, see `Behind`.
+
+    A model that is to be loaded waits for its turn, then for room: models that answer nobody are ended, the least
+    recently used first. Where all that are loaded answer, the one that has been loaded longest takes no more requests
+    after PATIENCE_S, so that nobody waits for ever; what it has under way it finishes.
+
+    memory  bytes that all loaded models may take; None for what is free where their engines look
+    idle    seconds without a request after which a model is put to sleep; None for never
+    """
+
+    def __init__(
+        self, catalog: Catalog, options: ServerOptions, memory: int | None = None, idle: float | None = None,
+        launcher: Callable[..., Launcher] = ModelLauncher,
+    ) -> None:
+        self.catalog, self.options, self.memory, self.idle = catalog, options, memory, idle
+        self.models = {name: Model(known) for name, known in catalog.models.items()}
+        self.events, self.ending, self.evictions = Events(), False, 0
+        self._leaving = set[Model]()  # that the catalog has no more
+        self._launcher = launcher
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._tasks = set[asyncio.Task[None]]()
+
+    def start(self) -> None:
+        """Load those that are to be loaded at the start."""
+        for model in self.models.values():
+            if model.known.load:
+                self.load(model)
+        if self.idle is not None:
+            self._begin(self._put_to_sleep(self.idle))
+
+    async def ready(self) -> None:
+        """Requests can be answered at once."""
+
+    async def close(self) -> None:
+        self.ending = True
+        self._tell()
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(self._end(one, "unloaded") for one in self._all()))
+
+    def find(self, name: str) -> Model:
+        """The model of a name. Raises ApiError for none."""
+        found = self.catalog.find(name)
+        if found is None:
+            raise ApiError(404, self.catalog.unknown(name), param="model", code="model_not_found")
+        return self.models[found]
+
+    def only(self) -> Model | None:
+        """The model that a request means which names none: the only one that there is."""
+        return next(iter(self.models.values())) if len(self.models) == 1 else None
+
+    def replace(self, catalog: Catalog) -> None:
+        """Know other models from now on; those that are gone, or are served otherwise, are ended once they are idle."""
+        before, self.catalog, self.models = self.models, catalog, {}
+        for name, known in catalog.models.items():
+            same = name in before and before[name].known == known
+            self.models[name] = before.pop(name) if same else Model(known)
+        for old in before.values():
+            if old.pool is not None or old.loading is not None:
+                self._leaving.add(old)
+                self.unload(old)
+        self.events.tell("*", "models_reload")
+
+    @asynccontextmanager
+    async def taken(self, model: Model) -> AsyncIterator[Pool]:
+        """A model's server, for a request; it is loaded for that. Raises ApiError where it can't be."""
+        most = model.known.server.limits.queue
+        if model.state != "loaded" and model.waiting >= most:
+            raise ApiError(429, f"{model.waiting} requests wait for {model.name} (allowed: {most})", code="queue_full",
+                           headers={"Retry-After": "1"})
+        model.waiting += 1
+        try:
+            pool = await self._loaded(model)
+        finally:
+            model.waiting -= 1
+            self._tell()
+        model.answering += 1
+        try:
+            yield pool
+        finally:
+            model.answering -= 1
+            model.used = monotonic()
+            self._tell()
+
+    async def _loaded(self, model: Model) -> Pool:
+        """Wait until a model is loaded. Raises ApiError where it can't be."""
+        while True:
+            if self.ending:
+                raise ending()
+            if model.state == "loaded" and model.pool is not None and not model.pool.ending:
+                model.used = monotonic()
+                return model.pool
+            if model.state in ("draining", "stopping", "loaded"):  # the last one's process has just ended
+                await self._change()
+                continue
+            if model.failure is not None and monotonic() - model.failed < FAILED_S:
+                raise not_loaded(model)
+            loading = self._start_loading(model)
+            await asyncio.wait([loading])
+            if model.failure is not None and model.state == "unloaded":
+                raise not_loaded(model)
+
+    def load(self, model: Model) -> None:
+        """Begin to load a model."""
+        model.wanted, model.failed = True, float("-inf")
+        self._start_loading(model)
+
+    def _start_loading(self, model: Model) -> asyncio.Task[None]:
+        if model.loading is None:
+            model.failure = None
+            model.loading = self._begin(self._load(model))
+        return model.loading
+
+    def unload(self, model: Model) -> None:
+        """Begin to end a model: what it has under way has the time that there is for that."""
+        model.wanted = False
+        if model.loading is not None:
+            model.loading.cancel()
+        elif model.state in ("loaded", "draining"):
+            self._set(model, "draining")
+            self._begin(self._drain(model, self.options.limits.drain_time))
+
+    async def _load(self, model: Model) -> None:
+        """Load a model when it is its turn and there is room."""
+        began = monotonic()
+        self._set(model, "loading")
+        try:
+            async with self._turn:
+                pool = await self._started(model)
+            await pool.ready()
+            await self._ask_info(model, pool)
+            model.began = model.used = monotonic()
+            model.loads, model.seconds = model.loads + 1, model.began - began
+            model.progress, model.wanted = None, False
+            self._set(model, "loaded", info=model.info)
+            self._begin(self._watch(model, pool))
+        except (asyncio.CancelledError, UnwantedError):
+            await self._end(model, "unloaded")
+        except Exception as error:
+            self._fail(model, error)
+            await self._end(model, "unloaded")
+        finally:
+            model.loading = None
+            self._tell()
+
+    async def _started(self, model: Model) -> Pool:
+        """A model's server, which has room for its model. Raises OctavoError where that can't be."""
+        self._require_wanted(model)
+        if self.memory is not None:
+            await self._make_room(model, STARTING)
+        model.granted.clear()
+        model.pool = pool = Pool(
+            self._launcher(model.known, partial(self._allow, model), partial(self._show, model)), 1,
+            self.options.limits.drain_time, self.options.secret, partial(self._keeps, model),
+        )
+        pool.start()
+        ready, granted = asyncio.ensure_future(pool.ready()), asyncio.ensure_future(model.granted.wait())
+        try:
+            if self.memory is not None and model.needs is not None:  # while the process starts
+                await self._make_room(model, model.needs.total)
+            await asyncio.wait([ready, granted], return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                ready.result()
+        finally:
+            for one in (ready, granted):
+                one.cancel()
+        return pool
+
+    def _keeps(self, model: Model) -> bool:
+        """Whether a model whose process has ended by itself gets another one: while requests wait, but not for ever."""
+        ends = model.pool.replicas[0].restarts + 1 if model.pool is not None else 0
+        return model.answering > 0 or (model.state == "loading" and model.is_wanted and ends < ENDS)
+
+    async def _allow(self, model: Model, asks: Asks) -> None:
+        """Have room for what a model's engine asks for, where it waits. Raises OctavoError where there can be none."""
+        model.needs = asks
+        await self._make_room(model, asks.total, None if self.memory is not None else asks.free)
+        model.held = asks.total
+        model.granted.set()
+
+    async def _make_room(self, model: Model, nbytes: int, free: int | None = None) -> None:
+        """Hold this many bytes for a model, and end others for that.
+
+        free  bytes of the memory that nobody has; None where `memory` says what all may have
+
+        Raises MemoryLimitError where there can't be room, UnwantedError where nobody waits any more.
+        """
+        async with model.making:
+            since = monotonic()
+            while (short := self._short(model, nbytes, free)) > 0:
+                self._require_wanted(model)
+                others = [one for one in self._all() if one is not model]
+                if short > sum(one.held for one in others):
+                    needs, model.needs = model.needs, None
+                    raise too_large(model.name, nbytes, needs, self.memory, free)
+                freed = sum(one.held for one in others if one.state == "stopping")
+                idle = [one for one in others if one.state == "loaded" and not one.answering and not one.waiting]
+                if short > freed and idle:
+                    victim = min(idle, key=lambda one: one.used)
+                    freed, self.evictions = victim.held, self.evictions + 1
+                    log.info("%s makes room for %s", victim.name, model.name)
+                    await self._end(victim, "unloaded")
+                    free = None if free is None else free + freed
+                    continue
+                busy = [one for one in others if one.state == "loaded"]
+                patient = since + PATIENCE_S - monotonic()
+                if short > freed and busy and patient <= 0 and not any(one.state == "draining" for one in others):
+                    victim = min(busy, key=lambda one: one.began)
+                    self._set(victim, "draining")
+                    self._begin(self._drain(victim))
+                await self._change(patient if patient > 0 else None)
+            model.held = max(model.held, nbytes)
+
+    def _short(self, model: Model, nbytes: int, free: int | None) -> int:
+        """Bytes that have to be freed before a model can have `nbytes`."""
+        if nbytes <= model.held:
+            return 0
+        others = [one for one in self._all() if one is not model]
+        if self.memory is not None:
+            return nbytes + sum(one.held for one in others) - self.memory
+        loading = sum(one.held for one in others if one.state == "loading")  # which don't have it yet
+        return 0 if free is None else nbytes - free + loading
+
+    async def _drain(self, model: Model, seconds: float | None = None) -> None:
+        """End a model once it answers nobody, or after some seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while model.answering and model.state == "draining":
+                    await self._change()
+        if model.state == "draining":
+            await self._end(model, "unloaded")
+
+    async def _end(self, model: Model, state: State) -> None:
+        """End a model's server if it has one, and have its room back."""
+        while model.state == "stopping":
+            await self._change()
+        if (pool := model.pool) is not None:
+            self._set(model, "stopping")
+            await pool.close()
+        model.pool, model.held, model.progress = None, 0, None
+        self._leaving.discard(model)
+        self._set(model, state)
+
+    async def _watch(self, model: Model, pool: Pool) -> None:
+        """See that a model whose server has ended while nobody asked it is loaded no more."""
+        await pool.over()
+        if model.pool is pool and model.state in ("loaded", "draining"):
+            self._fail(model, OctavoError(pool.replicas[0].why), again=True)
+            await self._end(model, "unloaded")
+
+    async def _put_to_sleep(self, seconds: float) -> None:
+        """End models that were not asked for anything for so long."""
+        while True:
+            able = [one for one in self._all() if one.state == "loaded" and not one.answering and not one.waiting]
+            due = min((one.used + seconds - monotonic() for one in able), default=None)
+            if due is None or due > 0:
+                await self._change(due)
+                continue
+            for one in able:
+                if one.state == "loaded" and not one.answering and one.used + seconds <= monotonic():
+                    await self._end(one, "sleeping")
+
+    async def _ask_info(self, model: Model, pool: Pool) -> None:
+        """Have what a model's server tells of it at /v1/models."""
+        upstream = pool.replicas[0].upstream
+        key = b"authorization: Bearer %b\r\n" % self.options.keys[0].encode() if self.options.keys else b""
+        with suppress(UpstreamLostError, msgspec.MsgspecError, LookupError):
+            if upstream is not None:
+                _, body = await pool.get(upstream, "/v1/models", key)
+                model.info = msgspec.json.decode(body)["data"][0]
+
+    def _fail(self, model: Model, error: Exception, *, again: bool = False) -> None:
+        """Count a failure, and remember it for a while; `again`: the next request tries at once."""
+        log.info("traceback", exc_info=error)
+        model.failure = error if isinstance(error, OctavoError) else OctavoError(f"{type(error).__name__}: {error}")
+        model.failed = float("-inf") if again else monotonic()
+        model.failures, model.wanted = model.failures + 1, False
+        log.error("%s %s: %s", model.name, "ended" if again else "can't be loaded", model.failure)
+
+    def _show(self, model: Model, to: Loading) -> None:
+        model.progress = to
+        self.events.tell(model.name, "model_status", status_of(model))
+
+    def _require_wanted(self, model: Model) -> None:
+        if not model.is_wanted and not model.answering:
+            raise UnwantedError(f"nobody waits for {model.name} any more")
+
+    def _all(self) -> list[Model]:
+        return [*self.models.values(), *self._leaving]
+
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _set(self, model: Model, state: State, **more: Any) -> None:
+        before, model.state = SHOWN[model.state], state
+        if before != SHOWN[state]:
+            self.events.tell(model.name, "model_status", status_of(model) | more)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self, seconds: float | None = None) -> None:
+        """Wait until something has changed, or for some seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+
+
+def status_of(model: Model) -> dict[str, Any]:
+    """How a model is, in llama-server's words."""
+    found: dict[str, Any] = {"status": SHOWN[model.state]}
+    if (to := model.progress) is not None:
+        done = to.done / max(to.total, 1)
+        found["progress"] = {"stages": [STAGE], "current": STAGE, "value": round(done, 4), "what": to.what}
+    if model.failure is not None and model.state == "unloaded":
+        found |= {"failed": True, "why": str(model.failure)}
+    return found
+
+
+def too_large(name: str, nbytes: int, needs: Asks | None, memory: int | None, free: int | None) -> MemoryLimitError:
+    """That a model takes more than there can be, with the numbers."""
+    parts = "its processes" if needs is None else ", ".join(
+        f"{what} {n / GIB:.2f}" for what, n in (
+            ("weights", needs.weights), ("caches", needs.caches), ("work", needs.work), ("processes", needs.process))
+    )
+    room = f"all models together may take {(memory or 0) / GIB:.2f} (--memory)"
+    if memory is None:
+        room = f"{(free or 0) / GIB:.2f} are free, and no other model takes as much as is lacking"
+    less = "a smaller --kv-memory, --ctx-size or --max-sequences needs less"
+    return MemoryLimitError(f"{name} needs {nbytes / GIB:.2f} GiB of memory ({parts}), but {room}: {less}")
+
+
+def not_loaded(model: Model) -> ApiError:
+    """What a client is told of a model that could not be loaded."""
+    error = model.failure
+    if isinstance(error, MemoryLimitError):
+        return ApiError(400, str(error), param="model", code="model_too_large")
+    words = f"{model.name} can't be loaded: {error}"
+    if isinstance(error, UsageError):
+        return ApiError(400, words, param="model", code="model_not_loaded")
+    return ApiError(500, words, code="model_not_loaded", headers={"x-should-retry": "false"})

@@ -1,0 +1,29 @@
+"""Running a front of models."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from octavo.replicas.serve import run_front
+from octavo.router.catalog import Catalog
+from octavo.router.front import ModelsFront, make_front
+from octavo.router.models import Models
+from octavo.server.serve_options import ServerOptions
+
+
+async def serve_models(
+    look: Callable[[], Catalog], options: ServerOptions, sock: socket.socket, *, memory: int | None = None,
+    idle: float | None = None, pulls: bool = True, told: Callable[[ModelsFront], None] = lambda front: None,
+) -> None:
+    """Serve all models that `look` finds until a signal to end comes; see `Models` for `memory` and `idle`.
+
+    `pulls`: clients may have models of the hub downloaded and removed. Raises UsageError where two models have the same
+    name.
+    """
+    models = Models(look(), options, memory, idle)
+    front = ModelsFront(models, options, look, pulls=pulls)
+    try:
+        await run_front(front, make_front(front), models, sock, lambda: told(front))
+    finally:
+        front.pulls.close()

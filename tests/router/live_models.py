@@ -1,0 +1,105 @@
+"""A front of models on a real socket in this process; each model's server, and its engine, are processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import msgspec
+
+from octavo.replicas.local import LocalProcess
+from octavo.router.catalog import Catalog, KnownModel
+from octavo.router.front import ModelsFront
+from octavo.router.serve import serve_models
+from octavo.server.serve import bind
+from octavo.server.serve_options import EngineOptions, Limits, ServerOptions
+from tests.limits import HANG_S
+from tests.server.live_server import Server
+
+OPTIONS = ServerOptions(name="models", secret="between-us", limits=Limits(drain_time=5.0, ping=1.0))
+ENGINE = EngineOptions("demo", device="cpu", threads=1, max_sequences=8, kv_memory=16 << 20, asks=True)
+
+
+def served(name: str, path: str = "demo", *, aliases: tuple[str, ...] = (), **engine: Any) -> KnownModel:
+    """The model at `path` under a name."""
+    made = msgspec.structs.replace(ENGINE, path=path, **engine)
+    return KnownModel(made, replace(OPTIONS, name=name, aliases=aliases), "argument")
+
+
+@contextmanager
+def serving(
+    known: Sequence[KnownModel] | Callable[[], Catalog], *, memory: int | None = None, idle: float | None = None,
+    options: ServerOptions = OPTIONS, pulls: bool = True,
+) -> Iterator[tuple[Server, ModelsFront]]:
+    """A front of these models, until the block ends."""
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    ready, found, failed = Event(), list[ModelsFront](), list[BaseException]()
+    running = list[Any]()
+
+    async def run() -> None:
+        def told(front: ModelsFront) -> None:
+            found.append(front)
+            ready.set()
+
+        task = asyncio.get_running_loop().create_task(serve_models(
+            known if callable(known) else lambda: Catalog(known), replace(options, port=port), sock, memory=memory,
+            idle=idle, told=told, pulls=pulls,
+        ))
+        running.extend([asyncio.get_running_loop(), task])
+        try:
+            await task
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ready.set()
+
+    thread = Thread(target=lambda: asyncio.run(run()), name="front")
+    thread.start()
+    try:
+        assert ready.wait(HANG_S)
+        assert not failed, failed
+        yield Server(port, found[0], running[0]), found[0]  # type: ignore[arg-type]
+    finally:
+        loop, task = running
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join(HANG_S)
+        sock.close()
+        assert not thread.is_alive()
+
+
+def pid_of(front: ModelsFront, name: str) -> int:
+    """The process of a model's server."""
+    pool = front.models.models[name].pool
+    assert pool is not None
+    running = pool.replicas[0].running
+    assert isinstance(running, LocalProcess)
+    return running.process.pid
+
+
+def engine_of(pid: int) -> int:
+    """The process of the engine of a server."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    (engine,) = (one for one in children if b"octavo.server.worker" in Path(f"/proc/{one}/cmdline").read_bytes())
+    return int(engine)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def children_of(pid: int) -> list[int]:
+    """All processes that a process has started, and they."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    found = [int(one) for task in tasks for one in (task / "children").read_text().split()]
+    return [*found, *(below for one in found for below in children_of(one))]
