@@ -69,6 +69,6 @@ def in_floats(file: GGUFFile) -> GGUFFile:
     changes = TensorChanges()
     for name in file.tensors:
         fmt = file.tensor(name).format
-        if fmt.name != "F32" and not fmt.per_token:
+        if fmt.name != "F32" and not fmt.per_row:
             changes.add(name, lambda values: values)
     return ChangedFile(file, changes)

@@ -25,7 +25,7 @@ from octavo.text import Tokenizer
 
 SHIPPED = "octavo"
 """What the text that comes with Octavo is called."""
-DIGEST = "0"
+DIGEST = "ba36a6135d36f7f36eebd334aba07362ee898622a86d11346e1946d670e6f3fb"
 """SHA-256 of that file."""
 SHINGLE = 12
 """Words in a row that two texts share where one was copied."""

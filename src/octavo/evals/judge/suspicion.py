@@ -29,6 +29,8 @@ LEAST_ERROR = 0.02
 """Relative error below which no tensor is told."""
 FOLDED = 0.5
 """Median relative error of a file's tensors from which its weights are others than the base's: scaled, rotated, ..."""
+MANY = 0.2
+"""The same of the share of its norms that are others."""
 LEAST_KL = 1e-9
 
 
@@ -69,7 +71,8 @@ def odd_tensors(file: GGUFFile, base: GGUFFile, most: int = 3) -> list[str]:
         errors.setdefault(kind, {})[name] = relative_error(file, base, name)
     found: dict[str, tuple[float, float]] = {}
     quantized = [e for kind, of in errors.items() if kind != "floats" for e in of.values()]
-    if quantized and statistics.median(quantized) > FOLDED:
+    moved = [e > LEAST_ERROR for e in errors.get("floats", {}).values()]
+    if (quantized and statistics.median(quantized) > FOLDED) or sum(moved) > MANY * len(moved):
         return []
     for of in errors.values():
         middle = statistics.median(of.values())
