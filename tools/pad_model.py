@@ -39,8 +39,8 @@ def pad(source: str | Path, out: str | Path, width: int = 768, seed: int | None 
         arch = str(file.metadata["general.architecture"])
         had = int(file.metadata[f"{arch}.embedding_length"])
         heads = {key: int(file.metadata[f"{arch}.attention.{key}"]) for key in ("head_count", "head_count_kv")}
-        size = had // heads["head_count"]
-        more = {key: width // size * n // heads["head_count"] for key, n in heads.items()}
+        size = int(file.metadata.get(f"{arch}.attention.key_length", had // heads["head_count"]))
+        more = {key: n * width // had for key, n in heads.items()}
         if arch != "llama" or width < had or any(more[key] * had != n * width for key, n in heads.items()):
             raise ValueError(f"{arch} of {heads} in {had} channels can't have {width}")
         tensors = {}

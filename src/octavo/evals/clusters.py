@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -80,11 +80,9 @@ class Clusters:
         return [Interval(float(x), float(min(low, x)), float(max(high, x)))
                 for x, low, high in zip(found, *ends, strict=True)]
 
-    @cached_property
+    @property
     def _draws(self) -> F64:
-        """How often each cluster is drawn [DRAWS, clusters], the same each time."""
-        rng = np.random.default_rng(0)
-        return rng.multinomial(self.count, np.full(self.count, 1 / self.count), DRAWS).astype(np.float64)
+        return drawn(self.count)
 
     def _error(self, draws: F64, s: F64) -> tuple[F64, F64]:
         """Means, and their standard errors, of draws [d, clusters] of clusters whose values add up to s [clusters]."""
@@ -93,3 +91,10 @@ class Clusters:
         means = draws @ s / total
         squares = draws @ (s * s) - 2 * means * (draws @ (s * n)) + means**2 * (draws @ (n * n))
         return means, np.sqrt(np.maximum(squares, 0) * self.count / max(self.count - 1, 1)) / total
+
+
+@cache
+def drawn(count: int) -> F64:
+    """How often each of `count` clusters is drawn [DRAWS, count], the same each time."""
+    rng = np.random.default_rng(0)
+    return rng.multinomial(count, np.full(count, 1 / count), DRAWS).astype(np.float64)

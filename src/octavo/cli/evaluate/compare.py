@@ -75,6 +75,9 @@ def compare(
 
     if judging.plot is not None:
         require_matplotlib("--plot draws with matplotlib")
+        from octavo.evals.judge.picture import draw, require_kind
+
+        require_kind(judging.plot)
     for target in (judging.output, judging.plot):
         if target is not None:
             require_target(target)
@@ -91,8 +94,6 @@ def compare(
         with written_file(judging.output) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(f"{as_text}\n")
     if judging.plot is not None:
-        from octavo.evals.judge.picture import draw
-
         draw(found, judging.plot)
     if as_json:
         print(as_text)

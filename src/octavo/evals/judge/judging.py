@@ -100,7 +100,7 @@ class Judgement:
                    a window's second half
     clusters       that intervals are by
     exact          weights were computed as floats, without rounding activations
-    rounding       nats that a divergence is off by at most as llama.cpp's file cuts and rounds the base; None without
+    rounding       nats that a divergence may be off by, as llama.cpp's file says nothing of unlikely tokens; None without
     failed         files that could not be judged, and why
     """
 
@@ -174,7 +174,7 @@ def judge(
     return Judgement(
         os.path.basename(base.rstrip("/")), sizes, exponential(run.clusters.mean(nll)), read.name, read.digest,
         context, len(run.windows), len(nll), every, run.clusters.count, exact, ranked(found, run.clusters), failed,
-        overlap, max(run.rounding) if run.rounding else None,
+        overlap, float(np.concatenate(run.rounding).mean()) if run.rounding else None,
     )
 
 
@@ -232,7 +232,7 @@ class _Run:
     parts: int
     done: int = 0
     windows: list[TextWindow] = field(default_factory=list)
-    rounding: list[float] = field(default_factory=list)
+    rounding: list[F64] = field(default_factory=list)
 
     def open(self, path: str, **how: Any) -> Model:
         return open_subject(path, self.context, **({"floats": self.exact} | self.where | how))
@@ -280,12 +280,13 @@ class _Run:
                     parts.append(compare(rows, theirs, targets))
                     if isinstance(self.reference, LlamaCppFile):
                         other = compare(rows, self.reference.without_cut(theirs), targets)
-                        self.rounding.append(float(np.abs(other.kl - parts[-1].kl).mean()))
+                        self.rounding.append(np.abs(other.kl - parts[-1].kl))
                 show(i + 1, len(self.windows))
             noise = self._noise(path, model, sizes)
-            found = Comparison.join(parts)
-            suspicions = [] if base is None else _suspicions(model.file, base)
-            made = verdict_of(name, Sizes.of(model.file), found, self.clusters)
+        found = Comparison.join(parts)
+        with open_model_file(path) as file:  # that of the model may be in floats
+            suspicions = [] if base is None else _suspicions(file, base)
+            made = verdict_of(name, Sizes.of(file), found, self.clusters)
         return found, replace(made, noise=noise, suspicions=suspicions)
 
     def _noise(self, path: str, model: Model, sizes: tuple[int, int]) -> float | None:

@@ -28,6 +28,8 @@ from octavo.runtime import Engine
 MAGIC = b"_logits_"
 LIMIT = 1 << 48
 """Most bytes that a header may speak of."""
+RANGE = 16.0
+"""Nats below the likeliest token that are kept; a step is RANGE / 65535 at most, and costs RANGE^2 / 65535^2 / 24."""
 NOWHERE = -1e4
 """Log-probability of what has none."""
 
@@ -151,5 +153,7 @@ class LlamaCppFile:
 
     @staticmethod
     def without_cut(log_p: F64) -> F64:
-        """The same with no probability where the file only says that it is below the least."""
-        return np.where(log_p > log_p.min(axis=1, keepdims=True), log_p, NOWHERE)
+        """The same with no probability where the file only says that it is below the least, RANGE from the likeliest."""
+        least = log_p.min(axis=1, keepdims=True)
+        cut = (log_p.max(axis=1, keepdims=True) - least > RANGE - 0.01) & (log_p <= least)
+        return np.where(cut, NOWHERE, log_p)
