@@ -70,7 +70,9 @@ class Verdict:
     kl, median, p99, p999  of the divergences of all positions, nats
     same_top       share of positions where both find the same token likeliest
     perplexity     of the file; `ratio` is to the base's
-    noise          mean divergence of what the engine computed from what the file says, nats; None: not measured
+    rounds         its scheme has activations of 8 bits, which cost more than its weights
+    noise          mean divergence of what the engine computed from what the file says, nats; None: not measured. A scheme
+                   that rounds activations is the same up to the cache: how far the least change moves it
     rank           1 and as many as are better beyond doubt: their interval of the difference leaves out 0
     worth          bits a weight that it is worth more than it has, against the median of the files (`suspicion.worth`)
     suspicions     why it looks broken
@@ -85,6 +87,7 @@ class Verdict:
     same_top: Interval
     perplexity: Interval
     ratio: Interval
+    rounds: bool = False
     noise: float | None = None
     rank: int = 0
     worth: float | None = None
@@ -196,10 +199,9 @@ def named(paths: Sequence[str]) -> list[str]:
 def ranked(found: dict[str, tuple[Comparison, Verdict]], clusters: Clusters) -> list[Verdict]:
     """Verdicts from the least divergence on, with ranks, what files are worth, and whose worth is odd."""
     verdicts = [verdict for _, verdict in found.values()]
-    judged = [v for v in verdicts if v.sizes.body_bits < 16]
-    values = dict(zip([v.name for v in judged], worth(
-        [v.kl.value for v in judged], [v.sizes.body_bits for v in judged]
-    ), strict=True))
+    judged = [v for v in verdicts if v.sizes.body_bits < 16 and not v.rounds]
+    own = [max(v.kl.value - (v.noise or 0), v.kl.value / 10) for v in judged]
+    values = dict(zip([v.name for v in judged], worth(own, [v.sizes.body_bits for v in judged]), strict=True))
     done = []
     for verdict in sorted(verdicts, key=lambda v: v.kl.value):
         mine = found[verdict.name][0].kl
@@ -277,17 +279,20 @@ class _Run:
             sizes = step_sizes(*[model.engine, *([self.reference.engine] if isinstance(self.reference, Live) else [])])
             for i, window in enumerate(self.windows):
                 for rows, theirs, targets in self.reference.beside(i, logits(model.engine, window, *sizes), sizes):
-                    parts.append(compare(rows, theirs, targets))
                     if isinstance(self.reference, LlamaCppFile):
-                        other = compare(rows, self.reference.without_cut(theirs), targets)
-                        self.rounding.append(np.abs(other.kl - parts[-1].kl))
+                        whole, theirs = theirs, self.reference.without_cut(theirs)
+                        parts.append(compare(rows, theirs, targets))
+                        self.rounding.append(np.abs(compare(rows, whole, targets).kl - parts[-1].kl))
+                    else:
+                        parts.append(compare(rows, theirs, targets))
                 show(i + 1, len(self.windows))
             noise = self._noise(path, model, sizes)
         found = Comparison.join(parts)
         with open_model_file(path) as file:  # that of the model may be in floats
             suspicions = [] if base is None else _suspicions(file, base)
+            rounds = any(file.tensor(tensor).format.per_row for tensor in file.tensors)
             made = verdict_of(name, Sizes.of(file), found, self.clusters)
-        return found, replace(made, noise=noise, suspicions=suspicions)
+        return found, replace(made, rounds=rounds, noise=noise, suspicions=suspicions)
 
     def _noise(self, path: str, model: Model, sizes: tuple[int, int]) -> float | None:
         """How far what was computed is from exact arithmetic; of exact arithmetic from itself in smaller steps."""

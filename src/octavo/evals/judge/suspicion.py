@@ -3,7 +3,7 @@ themselves.
 
 Rounding to a bit more leaves about a quarter of the divergence, whatever the format: KL * 4^bits is nearly the same for
 plain 2 to 6 bits of a model, and methods change it by a factor of 3 or so. A file that is WORSE bits worse by it than
-the others, or has a tensor that is much further from the base's than its others of that type, is told.
+the others (whose weights alone are rounded, the engine's noise taken off), or has a tensor that is much further from the base's than its others of that type, is told.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -48,14 +49,11 @@ def worth(kl: Sequence[float], bits: Sequence[float]) -> list[float | None]:
 
 
 def odd_settings(file: GGUFFile, base: GGUFFile) -> list[str]:
-    """What the two say otherwise of what they compute, as text: "eps 1e-05, the base 1e-06"."""
+    """What the two say otherwise of what they compute, as text: "rope.base 10000.0, the base 100000.0"."""
     mine, theirs = (read_model(f).hparams for f in (file, base))
     if type(mine) is not type(theirs):
         return [f"architecture {mine.arch}, the base {theirs.arch}"]
-    return [
-        f"{f.name} {getattr(mine, f.name)!r}, the base {getattr(theirs, f.name)!r}"
-        for f in dataclasses.fields(mine) if not _alike(getattr(mine, f.name), getattr(theirs, f.name))
-    ]
+    return _differences(mine, theirs)
 
 
 def odd_tensors(file: GGUFFile, base: GGUFFile, most: int = 3) -> list[str]:
@@ -90,6 +88,18 @@ def relative_error(file: GGUFFile, base: GGUFFile, name: str) -> float:
     if not math.isfinite(lost):
         return math.inf
     return math.sqrt(lost / power) if power else float(lost > 0)
+
+
+def _differences(mine: Any, theirs: Any, within: str = "") -> list[str]:
+    """Fields of two records, and of records in them, that are not the same."""
+    found = []
+    for field in dataclasses.fields(mine):
+        a, b = getattr(mine, field.name), getattr(theirs, field.name)
+        if dataclasses.is_dataclass(a) and type(a) is type(b):
+            found += _differences(a, b, f"{within}{field.name}.")
+        elif not _alike(a, b):
+            found.append(f"{within}{field.name} {a!r}, the base {b!r}")
+    return found
 
 
 def _alike(mine: object, theirs: object) -> bool:
