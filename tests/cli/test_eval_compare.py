@@ -66,7 +66,7 @@ def test_a_picture_needs_matplotlib(octavo: Run, models: tuple[str, str], monkey
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "nothing", '{"base": 5}'])
-def test_what_is_no_result_is_refused(octavo: Run, models: tuple[str, str], tmp_path: Path, content: str) -> None:
+def test_other_files_are_refused(octavo: Run, models: tuple[str, str], tmp_path: Path, content: str) -> None:
     (tmp_path / "found.json").write_text(content)
     done = octavo("report", models[0], "-o", str(tmp_path / "page.html"), "--judged", str(tmp_path / "found.json"))
-    assert "is no result of `octavo eval compare -o`" in done.error()
+    assert "is not a result of `octavo eval compare -o`" in done.error()

@@ -177,7 +177,7 @@ def drawn(count: int, samples: int, seed: int) -> list[int]:
 
 
 def records(path: str | os.PathLike[str], raw: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of a JSONL file's text, each with the number of its line. Raises FileError for none, or a wrong one."""
+    """The records of a JSONL file's text, each with its line's number. Raises FileError for none, or a wrong one."""
     return ((line, _record(path, line, text)) for line, text in _lines(path, raw))
 
 

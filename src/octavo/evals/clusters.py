@@ -1,4 +1,4 @@
-"""Intervals of 95% from clusters of tokens: what is near together in a text is alike, so tokens are no independent draws.
+"""Intervals of 95% from clusters of tokens, which are alike where they are near together: no independent draws.
 
 A mean is resampled by whole clusters, each time divided by its own error (the bootstrap-t of Efron and Tibshirani, An
 Introduction to the Bootstrap, 12.5): it keeps its promise where a few clusters have most of a divergence, as plain

@@ -44,7 +44,8 @@ def open_subject(
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
-    `floats` computes what the file says and no more: weights as F32 (`in_floats`), the cache too. The other arguments and what is raised are as of `octavo.load`.
+    `floats` computes what the file says and no more: weights as F32 (`in_floats`), the cache too. The other arguments
+    and what is raised are as of `octavo.load`.
     """
     backends, layers = backends_for(
         device, threads, gpu_layers, attention=attention, tensor_parallel=tensor_parallel, pipeline=pipeline

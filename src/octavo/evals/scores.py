@@ -1,7 +1,7 @@
 """From logits to what is counted of a token: its negative log-likelihood, and how far two models are apart there.
 
-Sums run in blocks of rows that fit the processor's cache. Logits are float32, which is what models give; likelihoods are
-sums in float64, and divergences are float64 throughout.
+Sums run in blocks of rows that fit the processor's cache. Logits are float32, which is what models give; likelihoods
+are sums in float64, and divergences are float64 throughout.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def windows(
 ) -> list[TextWindow]:
     """The windows of a text, at most `chunks`; what is left over at its end is not used.
 
-    `scored` says of each token whether it counts (default: all do); `every` has those of a first half scored too. Raises UsageError for a text shorter than a window,
-    a context longer than the model's, and where no token counts.
+    `scored` says of each token whether it counts (default: all do); `every` has those of a first half scored too.
+    Raises UsageError for a text shorter than a window, a context longer than the model's, and where no token counts.
     """
     most = max(LEAST_CONTEXT, model.engine.n_ctx)
     if context < LEAST_CONTEXT:

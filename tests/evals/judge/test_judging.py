@@ -47,7 +47,8 @@ def judged(made: Path, *names: str, base: str = "base", **how: Any) -> Judgement
 def test_figures_are_those_of_a_divergence(made: Path) -> None:
     found = judged(made, "Q4_K_M")
     where = {"device": "reference"}
-    with open_subject(made / "Q4_K_M.gguf", 64, **where) as model, open_subject(made / "base.gguf", 64, **where) as base:
+    paths = [made / f"{name}.gguf" for name in ("Q4_K_M", "base")]
+    with open_subject(paths[0], 64, **where) as model, open_subject(paths[1], 64, **where) as base:
         tokens = model.tokenizer.encode((made / "text.txt").read_text().removesuffix("\n"))
         other = divergence(model, base, tokens, context=64)
     (verdict,) = found.files
@@ -199,7 +200,7 @@ def test_a_base_that_llama_cpp_ran(made: Path) -> None:
 def test_a_cut_file_of_logits(made: Path) -> None:
     write_recorded(made / "whole.kld", made, 2)
     whole = (made / "whole.kld").read_bytes()
-    for cut, message in ((whole[:-2], "header speaks of"), (whole[:12], "is no file"), (b"GGUF" + whole, "is no file")):
+    for cut, message in ((whole[:-2], "header speaks of"), (whole[:12], "is not a file"), (b"GGUF" + whole, "is not a file")):
         (made / "cut.kld").write_bytes(cut)
         with pytest.raises(FileError, match=message):
             LlamaCppFile.open(made / "cut.kld")

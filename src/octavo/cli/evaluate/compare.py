@@ -109,7 +109,9 @@ def _show(found: Judgement) -> None:
         f"{found.positions:,} positions, {where} of {found.windows:,} windows of {found.context:,}; "
         f"intervals of 95% by {found.clusters:,} clusters\n"
     )
-    numbers = ("rank", "size", "bits", "head", "KL", "median", "p99", "p99.9", "same top", "ppl / base", "noise", "worth")
+    numbers = (
+        "rank", "size", "bits", "head", "KL", "median", "p99", "p99.9", "same top", "ppl / base", "noise", "worth",
+    )
     print_columns(("rank", "file", *numbers[1:5], "95%", *numbers[5:9], "95% ", *numbers[9:10], " 95%", *numbers[10:]),
                   map(_row, found.files), numbers)
     print("\nsize and bits a weight are of the body, without the head: embedding and output")
@@ -133,8 +135,8 @@ def _show_noise(found: Judgement) -> None:
     elif found.exact:
         print(f"noise of exact arithmetic, from another order of sums: {max(noises):.2g} nats")
     else:
-        print(f"noise: rounded activations put what the engine computes {min(noises):.2g} to {max(noises):.2g} nats off "
-              "what files say; --exact leaves it out")
+        print(f"noise: rounded activations put what the engine computes {min(noises):.2g} to {max(noises):.2g} nats "
+              "off what files say; --exact leaves it out")
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
@@ -142,7 +144,8 @@ def _row(verdict: Verdict) -> tuple[str, ...]:
     return (
         str(v.rank), printable(v.name), sizes.size(s.body), f"{s.body_bits:.2f}", sizes.size(s.head),
         f"{v.kl.value:.3g}", _ends(v.kl), f"{v.median.value:.3g}", f"{v.p99.value:.3g}", f"{v.p999.value:.3g}",
-        f"{v.same_top.value:.2%}", f"{v.same_top.low:.1%} to {v.same_top.high:.1%}", f"{v.ratio.value:.4f}", _ends(v.ratio),
+        f"{v.same_top.value:.2%}", f"{v.same_top.low:.1%} to {v.same_top.high:.1%}", f"{v.ratio.value:.4f}",
+        _ends(v.ratio),
         "" if v.noise is None else f"{v.noise:.2g}", "" if v.worth is None else f"{v.worth:+.2f}",
     )
 

@@ -6,7 +6,6 @@ here, so that figures from it mean the same text.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -20,7 +20,7 @@ from octavo.errors import OctavoError, UsageError
 from octavo.evals.clusters import Clusters, Interval
 from octavo.evals.eval_model import context_for, open_subject
 from octavo.evals.judge.judged_text import SHIPPED, JudgedText, read_judged
-from octavo.evals.judge.reference import Kept, LlamaCppFile, Live, Reference
+from octavo.evals.judge.reference import Kept, Live, LlamaCppFile, Reference
 from octavo.evals.judge.suspicion import WORSE, odd_settings, odd_tensors, worth
 from octavo.evals.kl_divergence import require_one_vocabulary
 from octavo.evals.scores import Comparison, compare
@@ -71,8 +71,8 @@ class Verdict:
     same_top       share of positions where both find the same token likeliest
     perplexity     of the file; `ratio` is to the base's
     rounds         its scheme has activations of 8 bits, which cost more than its weights
-    noise          mean divergence of what the engine computed from what the file says, nats; None: not measured. A scheme
-                   that rounds activations is the same up to the cache: how far the least change moves it
+    noise          mean divergence of what the engine computed from what the file says, nats; None: not measured. Of a
+                   scheme that rounds activations: how far the least change, of the cache, moves it
     rank           1 and as many as are better beyond doubt: their interval of the difference leaves out 0
     worth          bits a weight that it is worth more than it has, against the median of the files (`suspicion.worth`)
     suspicions     why it looks broken
@@ -103,7 +103,7 @@ class Judgement:
                    a window's second half
     clusters       that intervals are by
     exact          weights were computed as floats, without rounding activations
-    rounding       nats that a divergence may be off by, as llama.cpp's file says nothing of unlikely tokens; None without
+    rounding       nats that a divergence may be off by, as llama.cpp's file says nothing of unlikely tokens
     failed         files that could not be judged, and why
     """
 
@@ -279,12 +279,11 @@ class _Run:
             sizes = step_sizes(*[model.engine, *([self.reference.engine] if isinstance(self.reference, Live) else [])])
             for i, window in enumerate(self.windows):
                 for rows, theirs, targets in self.reference.beside(i, logits(model.engine, window, *sizes), sizes):
+                    parts.append(compare(rows, theirs, targets))
                     if isinstance(self.reference, LlamaCppFile):
-                        whole, theirs = theirs, self.reference.without_cut(theirs)
-                        parts.append(compare(rows, theirs, targets))
-                        self.rounding.append(np.abs(compare(rows, whole, targets).kl - parts[-1].kl))
-                    else:
-                        parts.append(compare(rows, theirs, targets))
+                        whole = parts.pop().kl
+                        parts.append(compare(rows, self.reference.without_cut(theirs), targets))
+                        self.rounding.append(np.abs(whole - parts[-1].kl))
                 show(i + 1, len(self.windows))
             noise = self._noise(path, model, sizes)
         found = Comparison.join(parts)
@@ -334,7 +333,8 @@ def verdict_of(name: str, sizes: Sizes, found: Comparison, clusters: Clusters) -
 def require_context(model: Model, context: int) -> None:
     """Raises UsageError for a model whose context is shorter than a window."""
     if model.engine.n_ctx < context:
-        raise UsageError(f"{model.file.path} has a context of {model.engine.n_ctx} (allowed: {context}, as windows have)")
+        allowed = f"{context}, as windows have"
+        raise UsageError(f"{model.file.path} has a context of {model.engine.n_ctx} (allowed: {allowed})")
 
 
 def _suspicions(file: GGUFFile, base: str) -> list[str]:

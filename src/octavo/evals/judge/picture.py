@@ -37,7 +37,7 @@ def read_judgement(path: str | os.PathLike[str]) -> Judgement:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or None
         raise FileError(
-            f"is no result of `octavo eval compare -o`: {first['msg']}", file=path, field=where
+            f"is not a result of `octavo eval compare -o`: {first['msg']}", file=path, field=where
         ) from None
 
 
@@ -46,7 +46,8 @@ def draw(found: Judgement, path: str) -> None:
     with figure(3.2) as fig, written_file(path) as temporary:
         _axes(fig, found)
         kind = Path(path).suffix[1:].lower()
-        fig.savefig(temporary, format=kind, dpi=200, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
+        dated = {"Date": None} if kind == "svg" else None
+        fig.savefig(temporary, format=kind, dpi=200, facecolor="white", metadata=dated)
 
 
 def section(found: Judgement) -> Parts:

@@ -1,9 +1,9 @@
 """What files are judged against: a base's logits, kept on the disk or made anew for each file, or llama.cpp's file.
 
-The file of llama.cpp's `llama-perplexity --kl-divergence-base` is the bytes "_logits_", int32 tokens of a window, of the
-vocabulary and how many windows, the tokens, and for each scored position a row of uint16: two float32 (step, least), and
-codes; log p = step * code + least. What is more than 16 nats below the likeliest has code 0 (tools/perplexity of
-llama.cpp, 0.3.36 of llama-cpp-python).
+The file of llama.cpp's `llama-perplexity --kl-divergence-base` is the bytes "_logits_", int32 tokens of a window, of
+the vocabulary and how many windows, the tokens, and for each scored position a row of uint16: two float32 (step,
+least), and codes; log p = step * code + least. What is more than 16 nats below the likeliest has code 0
+(tools/perplexity of llama.cpp, 0.3.36 of llama-cpp-python).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Kept:
     @classmethod
     def of(cls, engine: Engine, windows: Sequence[TextWindow], sizes: tuple[int, int], progress: Any) -> Kept:
         """Run the base over the windows."""
-        file = tempfile.TemporaryFile(prefix="octavo-logits-")  # noqa: SIM115: it is closed by `close`
+        file = tempfile.TemporaryFile(prefix="octavo-logits-")  # noqa: SIM115
         found = cls(windows, file, engine.model.hparams.n_vocab)
         for i, window in enumerate(windows):
             count = 0
@@ -126,7 +126,7 @@ class LlamaCppFile:
             head = raw.read(20)
             size = os.fstat(raw.fileno()).st_size
         if len(head) < 20 or not head.startswith(MAGIC):
-            raise FileError("is no file of llama.cpp's --kl-divergence-base", file=name, allowed="begins with _logits_")
+            raise FileError("is not a file of llama.cpp's --kl-divergence-base", file=name, allowed="begins with _logits_")
         context, n_vocab, windows = (int(x) for x in np.frombuffer(head[8:], "<i4"))
         if min(context, n_vocab, windows) < 1 or context < 4:
             raise FileError(f"speaks of {windows} windows of {context} tokens and {n_vocab} logits", file=name)
@@ -153,7 +153,7 @@ class LlamaCppFile:
 
     @staticmethod
     def without_cut(log_p: F64) -> F64:
-        """The same with no probability where the file only says that it is below the least, RANGE from the likeliest."""
+        """The same with no probability where the file only says that it is below the least, RANGE from the top."""
         least = log_p.min(axis=1, keepdims=True)
         cut = (log_p.max(axis=1, keepdims=True) - least > RANGE - 0.01) & (log_p <= least)
         return np.where(cut, NOWHERE, log_p)

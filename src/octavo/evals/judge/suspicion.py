@@ -3,7 +3,8 @@ themselves.
 
 Rounding to a bit more leaves about a quarter of the divergence, whatever the format: KL * 4^bits is nearly the same for
 plain 2 to 6 bits of a model, and methods change it by a factor of 3 or so. A file that is WORSE bits worse by it than
-the others (whose weights alone are rounded, the engine's noise taken off), or has a tensor that is much further from the base's than its others of that type, is told.
+the others (whose weights alone are rounded, the engine's noise taken off), or has a tensor that is much further from
+the base's than its others of that type, is told.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def odd_settings(file: GGUFFile, base: GGUFFile) -> list[str]:
 
 
 def odd_tensors(file: GGUFFile, base: GGUFFile, most: int = 3) -> list[str]:
-    """The `most` tensors that are furthest from the base's, beyond what their type explains: "blk.3.ffn_down.weight ..."
+    """The `most` tensors that are furthest from the base's, beyond what their type explains, and how far.
 
     Rows are sampled. Files whose weights are not the base's (rotated, folded, in another order) have none.
     """
