@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.cli.conftest import Run
-from tests.evals.no_pictures import leave_out_pictures
 
 SMALL = ("-c", "64", "--chunks", "3", "--device", "reference")
 
@@ -53,15 +53,22 @@ def test_the_text_that_is_shipped(octavo: Run, models: tuple[str, str]) -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--plot", "found.txt"), "--plot is found.txt (allowed: a name that ends in .svg, .png, .pdf)"),
     (("--text", "none.txt"), "none.txt: can't be opened"),
-    (("-c", "1"), "context is 1"),
+    (("-c", "1"), "-c is 1 (allowed: 4 or more)"),
     (("--calibration", "none.txt"), "none.txt: can't be opened"),
 ])
 def test_what_is_refused(octavo: Run, models: tuple[str, str], arguments: tuple[str, ...], message: str) -> None:
     assert message in octavo("eval", "compare", *models, "--device", "reference", *arguments).error()
 
 
+def test_results_are_not_written_over_a_model(octavo: Run, models: tuple[str, str]) -> None:
+    before = Path(models[1]).read_bytes()
+    done = octavo("eval", "compare", *models, "-o", models[1])
+    assert "the model that is read; write to another file" in done.error()
+    assert Path(models[1]).read_bytes() == before
+
+
 def test_a_picture_needs_matplotlib(octavo: Run, models: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_out_pictures(monkeypatch)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "matplotlib" in octavo("eval", "compare", *models, "--plot", "found.svg").error()
 
 

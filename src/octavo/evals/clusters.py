@@ -45,7 +45,7 @@ class Clusters:
 
     def mean(self, values: F64, *, positive: bool = False) -> Interval:
         """The mean of `values` [n]; of what is `positive` ratios are resampled, not differences."""
-        s, n = np.bincount(self._of, values, self.count), self.sizes
+        s, n = np.bincount(self._of, values, self.count).astype(np.float64), self.sizes
         value = float(s.sum() / n.sum())
         error = self._error(np.ones((1, self.count)), s)[1][0]
         if self.count == 1 or error == 0:
@@ -70,7 +70,8 @@ class Clusters:
 
         def at(weights: F64) -> F64:
             places = np.cumsum(weights)
-            return placed[np.minimum(np.searchsorted(places, shares * places[-1]), len(placed) - 1)]
+            found: F64 = placed[np.minimum(np.searchsorted(places, shares * places[-1]), len(placed) - 1)]
+            return found
 
         found = at(np.ones(len(values)))
         if self.count == 1:

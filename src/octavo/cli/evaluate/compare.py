@@ -72,19 +72,23 @@ def compare(
     from octavo.evals.judge.judged_text import SHIPPED
     from octavo.evals.judge.judging import is_recorded, judge
     from octavo.io.atomic import require_target, written_file
+    from octavo.io.distinct_paths import MODEL, TEXT, model_files, require_apart, text_files
 
     if judging.plot is not None:
         require_matplotlib("--plot draws with matplotlib")
         from octavo.evals.judge.picture import draw, require_kind
 
         require_kind(judging.plot)
+    paths, source = [local(name, offline) for name in files], base if is_recorded(base) else local(base, offline)
     for target in (judging.output, judging.plot):
         if target is not None:
+            for path in (source, *paths):
+                require_apart(target, {MODEL: model_files(path, ())})
+            require_apart(target, {TEXT: text_files(judging.text, judging.calibration)})
             require_target(target)
-    paths = [local(name, offline) for name in files]
     with Bar() as bar:
         found = judge(
-            base if is_recorded(base) else local(base, offline), paths, judging.text or SHIPPED, context=context,
+            source, paths, judging.text or SHIPPED, context=context,
             chunks=chunks, every=judging.all_positions, exact=judging.exact, parse_special=parse_special,
             calibration=judging.calibration, progress=lambda done, total, what: bar.show(what, done, total),
             **place.given(offline),

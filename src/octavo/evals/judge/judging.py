@@ -161,8 +161,7 @@ def judge(
     context = context_for(context, *models.values(), *([base] if recorded is None else []), **usual)
     run = _Run(context, chunks, every, exact, noise_windows, where, progress, 1 + len(models))
     with ExitStack() as stack:
-        read = run.begin(stack, base, recorded, next(iter(models.values())), text, parse_special)
-        overlap = None if calibration is None else read.overlap(calibration)
+        read, overlap = run.begin(stack, base, recorded, next(iter(models.values())), text, parse_special, calibration)
         found = dict[str, tuple[Comparison, Verdict]]()
         for name, path in models.items():
             with _failing(name, failed):
@@ -240,9 +239,13 @@ class _Run:
         return open_subject(path, self.context, **({"floats": self.exact} | self.where | how))
 
     def begin(
-        self, stack: ExitStack, base: str, recorded: LlamaCppFile | None, first: str, text: str, parse_special: bool
-    ) -> JudgedText:
-        """Read the text, and run the base over it, or keep it loaded where its logits find no room."""
+        self, stack: ExitStack, base: str, recorded: LlamaCppFile | None, first: str, text: str, parse_special: bool,
+        calibration: str | None,
+    ) -> tuple[JudgedText, float | None]:
+        """Read the text, and run the base over it, or keep it loaded where its logits find no room.
+
+        Gives the text, and how much of it is in the calibration text.
+        """
         model = stack.enter_context(self.open(first if recorded is not None else base))
         if recorded is not None:
             if model.n_vocab != recorded.n_vocab:
@@ -251,6 +254,7 @@ class _Run:
             read = JudgedText(os.path.basename(base), "", tokens, None, [], [])
         else:
             read = read_judged(text, model.tokenizer, parse_special=parse_special)
+        overlap = None if calibration is None else read.overlap(calibration)
         self.windows = windows(model, read.tokens, self.context, self.chunks, every=self.every)
         self.clusters = Clusters(np.concatenate([
             np.full(int(w.scored.sum()), i) if read.documents is None
@@ -269,7 +273,7 @@ class _Run:
             self.done = 1
         else:
             self.reference = Live(model.engine, self.windows)
-        return read
+        return read, overlap
 
     def file(self, name: str, path: str, base: str | None) -> tuple[Comparison, Verdict]:
         """Run a file over the windows beside the base."""
