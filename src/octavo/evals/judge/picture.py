@@ -13,7 +13,7 @@ from octavo.errors import FileError, UsageError
 from octavo.evals.clusters import Interval
 from octavo.evals.judge.judging import Judgement, Verdict
 from octavo.evals.report.cells import Parts, Table, number, percent, size
-from octavo.evals.report.pictures import ACCENT, MUTED, SECOND, figure, scale, to_svg
+from octavo.evals.report.pictures import ACCENT, GRID, MUTED, SECOND, figure, scale, to_svg
 from octavo.evals.report.tensor_labels import label
 from octavo.io import regular_file
 from octavo.io.atomic import written_file
@@ -44,7 +44,7 @@ def read_judgement(path: str | os.PathLike[str]) -> Judgement:
 def draw(found: Judgement, path: str) -> None:
     """Write the picture to a file of one of KINDS. Raises FileError where it can't be written."""
     with figure(3.2) as fig, written_file(path) as temporary:
-        _axes(fig, found)
+        _axes(fig, found, grid="0.88")
         kind = Path(path).suffix[1:].lower()
         dated = {"Date": None} if kind == "svg" else None
         fig.savefig(temporary, format=kind, dpi=200, facecolor="white", metadata=dated)
@@ -75,22 +75,24 @@ def interval(value: Interval, digits: int) -> str:
     return f"{number(value.value, digits)} ({number(value.low, digits)} to {number(value.high, digits)})"
 
 
-def _axes(fig: Any, found: Judgement) -> None:
+def _axes(fig: Any, found: Judgement, grid: str = GRID) -> None:
     ax = fig.subplots()
-    for verdict in found.files:
+    ax.grid(color=grid)
+    for i, verdict in enumerate(sorted(found.files, key=lambda v: v.sizes.body)):
         x, kl = verdict.sizes.body / 1e6, verdict.kl
         bars = [[max(kl.value - kl.low, 0)], [max(kl.high - kl.value, 0)]] if kl.low == kl.low else None
         ax.errorbar(x, kl.value, yerr=bars, marker=_marker(verdict), markersize=5, linewidth=1, capsize=2,
                     color=SECOND if verdict.suspicions else ACCENT)
-        ax.annotate(label(verdict.name.removesuffix(".gguf"), 22), (x, kl.value), (5, 4), textcoords="offset points")
-    noises = [v.noise for v in found.files if v.noise]
+        ax.annotate(label(verdict.name.removesuffix(".gguf"), 22), (x, kl.value), (5, -9 if i % 2 else 4),
+                    textcoords="offset points")
+    noises = [v.noise for v in found.files if v.noise and not v.rounds]
     shown = [v.kl.value for v in found.files]
     if noises and max(noises) > min(shown) / 20:
         ax.axhline(max(noises), color=MUTED, linestyle="--", linewidth=0.8)
         shown.append(max(noises))
     scale(ax, shown, 2)
     ax.margins(x=0.15)
-    ax.set(xlabel="MB of the body", title="KL divergence from the base, nats (bars: 95%; dashed: noise of the engine)")
+    ax.set(xlabel="MB of the body", title="KL divergence, nats (bars: 95%; dashed: the engine's noise)")
 
 
 def _marker(verdict: Verdict) -> Literal["x", "o"]:
