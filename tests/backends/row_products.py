@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.formats import QTensor, channel_format, dequantize, quantize_reference
+from octavo.formats import QTensor, channel_format, dequantize, quantize_reference, unpack
 from octavo.formats.activation import STATIC, activation
 from octavo.formats.spec import F32
 from octavo.graph.builder import constant, weight
@@ -70,6 +70,15 @@ def rounded(x: F32, tensor: QTensor, scale: float | None = None) -> F32:
 def product(tensor: QTensor, x: F32, scale: float | None = None) -> Any:
     """The product with rounded activations, in float64; `scale` is a static one."""
     return rounded(x, tensor, scale).astype(np.float64) @ dequantize(tensor).astype(np.float64).T
+
+
+def unfolded(tensor: QTensor, x: F32) -> Any:
+    """The product by weights whose scales of groups are not folded into their codes, in float64."""
+    planes, fmt = unpack(tensor), tensor.format
+    assert planes.d is not None
+    assert planes.sc is not None
+    scales = planes.d.astype(np.float64) * planes.sc
+    return rounded(x, tensor).astype(np.float64) @ (fmt.code(planes.q) * np.repeat(scales, fmt.group, axis=-1)).T
 
 
 def nmse(got: F32, want: Any) -> float:

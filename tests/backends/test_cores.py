@@ -47,6 +47,7 @@ def test_no_control_groups(tmp_path: Path) -> None:
 
 def test_threads_are_no_more_than_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(16)))
+    monkeypatch.setattr(module, "physical_cores", len)
     monkeypatch.setattr(module, "quota", lambda: 3)
     assert cores() == 3
     monkeypatch.setattr(module, "quota", lambda: 1 << 20)

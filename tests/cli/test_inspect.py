@@ -12,6 +12,7 @@ import pytest
 
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.io.system_memory import Room
+from octavo.jit import host_cpu
 from octavo.runtime import Engine
 from octavo.sizes import size
 from tests.cli.conftest import Run
@@ -41,6 +42,14 @@ def test_plain(octavo: Run, alphabet: str) -> None:
     kinds = "1.3 MB of weights, 131.1 kB of keys and values, about 190.1 MB of Python, tokenizer and workspaces"
     assert facts["memory"].endswith(f"at --ctx-size 512: {kinds}")
     assert f"F32 25 {n:,} {nbytes / 1e6:.1f} MB 100.0% 32" in lines
+
+
+def test_what_kernels_are_made_for(octavo: Run, alphabet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, where it was asked for by name."""
+    monkeypatch.setattr(host_cpu, "why_no_tiles", lambda: "none left")
+    level = f"{host_cpu.level()}; no tiles: none left"
+    assert f"kernels for {level}" in squeezed(octavo("inspect", alphabet, "--device", "cpu").out)
+    assert json.loads(octavo("inspect", alphabet, "--device", "cpu", "--json").out)["facts"]["cpu_level"] == level
 
 
 def test_memory_of_a_context(octavo: Run, alphabet: str) -> None:

@@ -18,11 +18,14 @@ from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import read_model
 from octavo.models.shared.config import Config
+from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.sampling.sampler import SamplingParams
 from tests.convert.folders import write
 from tests.huggingface.modules import save
 from tests.huggingface.published_layouts import PUBLISHED, Published
-from tests.models.checkpoints import Case
+from tests.models.checkpoints import VOCAB, Case
+from tests.runtime.engine.test_core import request, run
 
 TOKENS = [5, 3, 60, 7, 21, 99]
 
@@ -79,3 +82,24 @@ def agrees(folder: Path, backend: Backend) -> None:
         want = Engine(read_model(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
         got = Engine(read_model(file), [backend], EngineConfig(n_ctx=64, strict=True)).logits(TOKENS)
     assert ((got - want) ** 2).sum() / (want**2).sum() < 1e-3
+
+
+def says_what_the_reference_says(folder: Path, backend: Backend, allowed: float, replies: int = 32) -> None:
+    """Greedy replies at once, as a server has them: the reference's after the same tokens.
+
+    Where its logits of two tokens are as near to each other as rounding may be off (`allowed`, an NMSE), either does.
+    """
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(3, VOCAB, n).tolist() for n in rng.integers(3, 24, replies)]
+    with open_model_file(folder) as file:
+        model = read_model(file)
+        engine = Engine(model, [backend], EngineConfig(n_ctx=64, n_batch=64, max_sequences=replies, strict=True))
+        texts = run(EngineCore(engine), *(request(p, 8, params=SamplingParams(temperature=0)) for p in prompts))
+        reference = Engine(model, [ReferenceBackend(quantize_activations=True)], EngineConfig(n_ctx=64))
+        same = 0.0
+        for prompt, text in zip(prompts, texts, strict=True):
+            logits = reference.logits([*prompt, *text[:-1]])[len(prompt) - 1 :]
+            behind = logits.max(1) - np.take_along_axis(logits, np.array(text)[:, None], 1)[:, 0]
+            assert (behind <= 6 * np.sqrt(allowed * (logits**2).mean())).all(), (prompt, text)
+            same += float((behind == 0).mean()) / replies
+    assert same > 0.9

@@ -15,7 +15,14 @@ from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from tests.convert.folders import byte_level, write
 from tests.huggingface.published_layouts import COMPUTED, PUBLISHED
-from tests.huggingface.published_models import agrees, publish, read_module, same_logits, values_of
+from tests.huggingface.published_models import (
+    agrees,
+    publish,
+    read_module,
+    same_logits,
+    says_what_the_reference_says,
+    values_of,
+)
 from tests.huggingface.writers.compressed_tensors import mxfp4
 from tests.models.checkpoints import make
 from tests.models.tiny_checkpoints import TABLE
@@ -73,3 +80,4 @@ def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, name: str) ->
 def test_logits_on_the_cpu(tmp_path: Path, name: str) -> None:
     publish(tmp_path, name)
     agrees(tmp_path, CpuBackend(threads=2))
+    says_what_the_reference_says(tmp_path, CpuBackend(threads=2), 1e-3)

@@ -12,7 +12,7 @@ import pytest
 from llvmlite import binding, ir
 
 from octavo.errors import BackendError
-from octavo.jit import arm_cpu
+from octavo.jit import arm_cpu, host_cpu
 from octavo.jit.host_cpu import ARM_FEATURES, CHOSEN, NEON, V2, V3, V4, VNNI, arm_target, target_of
 
 KNOWN = sorted(
@@ -98,6 +98,27 @@ def test_what_is_asked_for_is_what_code_is_made_for() -> None:
         command = [sys.executable, "-c", program]
         out = subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True).stdout
         assert out.split() == [name, *sorted(f[1:] for f in on.split(",") if f.startswith("+"))]
+
+
+@pytest.mark.parametrize(
+    ("has", "level", "handed_out", "why"),
+    [
+        (VNNI | AMX, "avx512vnni", True, ""),
+        (VNNI | AMX, "avx512vnni", False, "the system does not hand AMX's tiles out"),
+        (VNNI, "avx512vnni", True, "code is not made for a CPU with AMX"),
+        (V3, "avx2", True, "code is not made for a CPU with AMX"),
+    ],
+)
+def test_tiles_are_used_where_the_cpu_has_them_and_the_system_hands_them_out(
+    monkeypatch: pytest.MonkeyPatch, has: frozenset[str], level: str, handed_out: bool, why: str
+) -> None:
+    monkeypatch.setattr(host_cpu, "features", lambda: frozenset(has))
+    monkeypatch.setattr(host_cpu, "level", lambda: level)
+    monkeypatch.setattr(host_cpu, "_has_permission", lambda: handed_out)
+    assert host_cpu.why_no_tiles() == why
+    assert host_cpu.has_tiles() == (why == "")
+    assert why in host_cpu.described()
+    assert host_cpu.described().startswith(level)
 
 
 @pytest.mark.parametrize(("has", "level"), [

@@ -22,10 +22,11 @@ def select(
     """The backends for `device` ("auto", "cpu", "gpu" or "reference").
 
     "auto" is the GPU where there is one that kernels run on, with torch and Triton, else the CPU. `threads` is how many
-    threads to use (default: as many as this process may use cores); `deterministic` is GpuBackend's, which others are
-    in any case, and so is `attention`, which is exact on others. The first `stages` backends are alike, GPUs with a
-    card each; `communicators` are theirs, of one of several ranks. Raises BackendError for a device that this machine
-    does not have, saying what is missing, and UsageError for attention it lacks and for more stages than cards.
+    threads to use (default: as many as this process may use cores); `deterministic` is GpuBackend's, and CpuBackend's
+    where it has matrix tiles, and others are so in any case; `attention` is GpuBackend's, and exact on others. The
+    first `stages` backends are alike, GPUs with a card each; `communicators` are theirs, of one of several ranks.
+    Raises BackendError for a device that this machine does not have, saying what is missing, and UsageError for
+    attention it lacks and for more stages than cards.
     """
     device = one_name(device)
     if threads is not None:
@@ -38,7 +39,7 @@ def select(
 
         cards = _cards(stages, communicators[0].ranks if communicators else 1)
         gpus = [GpuBackend(deterministic, attention, *each) for each in zip(of_each, cards, strict=True)]
-        return [*gpus, CpuBackend(threads=threads, later=True), ReferenceBackend()]
+        return [*gpus, CpuBackend(threads=threads, later=True, exact=deterministic), ReferenceBackend()]
     if attention != "exact":
         problem = (
             f"attention is {attention} on device {'cpu' if device == 'auto' else device} (allowed: exact, or a GPU)"
@@ -50,7 +51,7 @@ def select(
         return [ReferenceBackend(threads=threads, communicator=each) for each in of_each]
     from octavo.backends.cpu import CpuBackend
 
-    cpus = [CpuBackend(threads=threads, communicator=each) for each in of_each]
+    cpus = [CpuBackend(threads=threads, communicator=each, exact=deterministic) for each in of_each]
     return [*cpus, ReferenceBackend(communicator=of_each[0])]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,18 +12,19 @@ from pathlib import Path
 
 from octavo.errors import UsageError
 from octavo.io.control_groups import control_groups
+from octavo.io.cpu_topology import physical_cores, processors
 from octavo.io.macos import sysctl
 
 
 def cores() -> int:
     """Cores that this process may use: those it may run on, and no more than its control groups' time is of.
 
-    On a Mac those for performance: a step waits for its slowest thread.
+    Two logical processors of a core count once: its arithmetic and its way to memory are the same. On a Mac those for
+    performance: a step waits for its slowest thread.
     """
     if sys.platform == "darwin" and (found := sysctl("hw.perflevel0.physicalcpu")):
         return found
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, quota())
+    return min(physical_cores(processors()), quota())
 
 
 @cache

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import QuantFormatError
+from octavo.formats.array_like import look_up
 
 U8 = npt.NDArray[np.uint8]
 AnyArray = npt.NDArray[Any]
@@ -72,7 +73,7 @@ class Codebook:
 
     def codes(self, index: AnyArray, signs: AnyArray) -> U8:
         """Codes of all values, uint8 [..., K], from indices of entries [..., K / width] and signs [..., K / 8]."""
-        q: U8 = self.entries[index].reshape(*index.shape[:-1], -1)
+        q: U8 = look_up(self.entries, index).reshape(*index.shape[:-1], -1)
         q |= spread(signs) << np.uint8(self.bits)
         return q
 

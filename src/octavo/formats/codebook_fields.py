@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from octavo.formats.array_like import contiguous
 from octavo.formats.codebook import completed
 from octavo.formats.packers import by_block, half_floats, join_bits
 from octavo.formats.spec import U8, AnyArray, Fields, Indexed
@@ -44,7 +45,7 @@ def _words_of_fields(fields: AnyArray, bits: int, count: int, dtype: str) -> Any
 
 def _halves_of_words(f: AnyArray) -> AnyArray:
     """32-bit words of a field of 16-bit ones or of bytes."""
-    return np.ascontiguousarray(f).view("<u4")
+    return contiguous(f).view("<u4")
 
 
 def _signs_and_scale(words: AnyArray) -> tuple[U8, AnyArray]:
@@ -60,7 +61,7 @@ def _pack_signs_and_scale(signs: AnyArray, sc: AnyArray) -> AnyArray:
 
 def iq2_xxs(f: Fields) -> Indexed:
     words = _halves_of_words(f["qs"])
-    index = np.ascontiguousarray(words[..., 0::2]).view(np.uint8)
+    index = contiguous(words[..., 0::2]).view(np.uint8)
     signs, sc = _signs_and_scale(words[..., 1::2])
     return Indexed(flat(index).astype(np.uint16), flat(signs), flat(sc), scale(f["d"]))
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
+from octavo.formats.array_like import contiguous
 from octavo.formats.qtensor import QTensor
 from octavo.formats.rows import fold
 from octavo.formats.spec import F32, U8, BlockFormat, Planes
@@ -19,8 +20,7 @@ def _unpack(fmt: BlockFormat, blocks: U8) -> Planes:
     """Planes of packed blocks, uint8 [..., blocks, block_bytes]."""
     fields, offset = {}, 0
     for f in fmt.fields:
-        raw = np.ascontiguousarray(blocks[..., offset : offset + f.nbytes])
-        fields[f.name] = raw.view(f.dtype)
+        fields[f.name] = contiguous(blocks[..., offset : offset + f.nbytes]).view(f.dtype)
         offset += f.nbytes
     return fmt.unpack(fields)
 

@@ -71,6 +71,10 @@ class QTensor:
         blocks = self.shape[-1] // self.format.block
         return self.blocks(slice(part.start * blocks, part.stop * blocks)).reshape(part.stop - part.start, -1)
 
+    def fill(self, out: memoryview, part: slice) -> None:
+        """Fill `out` with the packed bytes of rows, counted as `rows` does."""
+        np.frombuffer(out, np.uint8)[:] = self.rows(part).reshape(-1)
+
     def columns(self, rows: slice, spans: Sequence[tuple[int, int]]) -> U8:
         """Of rows, as `rows` counts them, the blocks of some columns, which are whole blocks: uint8 [rows, bytes]."""
         found, (block, size) = self.rows(rows), (self.format.block, self.format.block_bytes)

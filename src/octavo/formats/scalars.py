@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from octavo.formats.array_like import look_up
 from octavo.formats.spec import F32, U8, AnyArray, Number
 
 
@@ -74,7 +75,7 @@ def _e4m3_table() -> F32:
 
 def e4m3_to_f32(x: U8) -> F32:
     """The float32 values of e4m3 bytes (OCP's e4m3fn: no infinities, 0x7F and 0xFF are NaN)."""
-    return _e4m3_table()[x]
+    return look_up(_e4m3_table(), x)
 
 
 def f32_to_e4m3(x: F32) -> U8:
@@ -86,12 +87,12 @@ def f32_to_e4m3(x: F32) -> U8:
 
 def e8m0_half_to_f32(x: U8) -> F32:
     """2^(x - 128), half the value of an e8m0 scale: the 4-bit table beside it holds doubled values."""
-    return _E8M0_HALF[x]
+    return look_up(_E8M0_HALF, x)
 
 
 def ue4m3_half_to_f32(x: U8) -> F32:
     """Half the value of a ue4m3 scale; 0x7F (NaN elsewhere) reads as 0, and bit 7 is ignored save in 0xFF."""
-    return _UE4M3_HALF[x]
+    return look_up(_UE4M3_HALF, x)
 
 
 def _nearest(ascending: F32, x: F32) -> U8:

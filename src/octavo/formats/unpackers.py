@@ -144,12 +144,10 @@ TQ1_RUNS = (("qs", 0, 32, 5), ("qs", 32, 48, 5), ("qh", 0, 4, 4))
 
 def tq1_0(f: Fields) -> Planes:
     """A byte of a run is ceil(256 / 243 n), so the highest trit of n is the high byte of 3 times it; and so on."""
-    q, at = np.empty((*f["d"].shape[:-1], 256), np.uint8), 0
+    q = []
     for field, first, end, trits in TQ1_RUNS:
         left = f[field][..., first:end].copy()
         for _ in range(trits):
-            trit = q[..., at : at + end - first]
-            np.add(left >= 86, left >= 171, out=trit, dtype=np.uint8)  # 3 * 86 is above 256, 3 * 171 above 512
+            q.append((left >= 86).view(np.uint8) + (left >= 171).view(np.uint8))  # 3 * 86 is above 256, 3 * 171 512
             left *= np.uint8(3)  # the trits above are lost in the overflow
-            at += end - first
-    return Planes(flat(q), d=scale(f["d"]))
+    return Planes(flat(np.concatenate(q, axis=-1)), d=scale(f["d"]))

@@ -21,6 +21,7 @@ from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.plan import Fed, Packed, Plan, StepHandle, Steps, Watch
 from octavo.graph.protocol import AsyncBackend, Backend, Call
+from octavo.graph.read_ahead import ReadAhead
 from octavo.graph.schedule import Schedule
 from octavo.progress import tell
 from octavo.sizes import size
@@ -69,14 +70,20 @@ class Executor:
         self._graphs: dict[tuple[int, ...], Graph] = {}
         self.n_launched = 0
         """Steps launched so far."""
-        needed = self._load_leaves({} if shares is None else shares._by_name())
+        known = {} if shares is None else shares._by_name()
+        uses = self._leaf_uses()
+        weights = {id(leaf.tensor): leaf.tensor for leaf, b in uses
+                   if leaf.op == "weight" and id(self.backends[b]) in self._waits and _key(leaf, b) not in known}
+        with ReadAhead(weights.values()) as ahead:
+            needed = self._load_leaves(uses, known, ahead)
         self._inputs = [b.allocate(max(n, INPUT_ALIGNMENT)) for b, n in zip(self.backends, needed, strict=True)]
 
-    def _load_leaves(self, loaded: Mapping[LeafKey, Any]) -> list[int]:
+    def _load_leaves(
+        self, uses: Sequence[tuple[Node, int]], loaded: Mapping[LeafKey, Any], ahead: ReadAhead
+    ) -> list[int]:
         """Load each leaf on each backend that reads it, if it is not `loaded`; bytes of a step's inputs by backend."""
         input_bytes = [0] * len(self.backends)
         by_tensor: dict[tuple[int, int], Any] = {}
-        uses = self._leaf_uses()
         done, total = 0, sum({(w, id(leaf.tensor)): _stored(leaf) for leaf, w in uses if leaf.op == "weight"}.values())
         for leaf, where in uses:
             key = where, id(leaf)
@@ -90,7 +97,8 @@ class Executor:
                 if tensor not in by_tensor:
                     tell(f"reading and packing weights: {size(done)} of {size(total)}", done, total)
                     done += _stored(leaf)
-                    by_tensor[tensor] = backend.load(leaf.tensor)
+                    waits = id(backend) in self._waits
+                    by_tensor[tensor] = backend.load(ahead.take(leaf.tensor) if waits else leaf.tensor)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
                 shape = bind(leaf.shape, self.limits)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -157,8 +158,12 @@ class Graph:
                     order.setdefault(id(node), node)
         return cls(tuple(order.values()), outputs)
 
-    def users(self) -> dict[int, list[Node]]:
+    def users(self) -> Mapping[int, Sequence[Node]]:
         """id(node) -> nodes that read it."""
+        return self._users
+
+    @cached_property
+    def _users(self) -> dict[int, list[Node]]:
         users: dict[int, list[Node]] = {id(n): [] for n in self.nodes}
         for node in self.nodes:
             for source in node.inputs:

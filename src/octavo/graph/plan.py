@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
-from octavo.graph.protocol import Backend, Binder, Call, MadeReady, Releasable
+from octavo.graph.protocol import Backend, Binder, Call, Capturing, MadeReady, Releasable
 
 Watch = Callable[[Node, Callable[[int], AnyArray]], None]
 """Is given a node before its call is made, and a function that reads its i-th input to the host."""
@@ -44,6 +44,11 @@ class Plan:
     def is_ready(self) -> bool:
         """Whether it would run at once, without waiting for kernels that are being made."""
         return all(step.is_ready() for step in self._made_ready())
+
+    def is_captured(self) -> bool:
+        """Whether it runs as it will from now on, each part as one graph of a device."""
+        steps: Sequence[object] = self.steps
+        return all(isinstance(step, Capturing) and step.is_captured() for step in steps)
 
     def make_ready(self) -> None:
         """Wait for its kernels."""

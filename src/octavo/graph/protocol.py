@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from octavo.formats import QTensor
@@ -25,6 +26,14 @@ class MadeReady(Protocol):
 
     def make_ready(self) -> None:
         """Wait until it would."""
+
+
+@runtime_checkable
+class Capturing(Protocol):
+    """A call that becomes a graph of a device in its first runs."""
+
+    def is_captured(self) -> bool:
+        """Whether it has become one."""
 
 
 @runtime_checkable
@@ -123,6 +132,17 @@ class AsyncBackend(Backend, Protocol):
 
         These are all elements, or those at some places of a source of one dimension; the target has no fewer. The
         source may be another backend's of this kind: later calls of both come after the copy.
+        """
+
+
+@runtime_checkable
+class RememberingBackend(Backend, Protocol):
+    """A backend with a place for what is found out about the steps of its device."""
+
+    def remembers(self) -> tuple[Path | None, str]:
+        """The folder of its compiled kernels, another one for each version of these; and the device and its settings.
+
+        None where nothing is kept.
         """
 
 

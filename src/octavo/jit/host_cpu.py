@@ -8,7 +8,9 @@ that matters: see docs/log.md, "A level of CPUs is its features, and the name of
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from functools import cache
 from typing import Any, Literal
 
@@ -144,3 +146,30 @@ def products_of_16_bits(most: int) -> int:
     0 also where a CPU has something better: with VNNI.
     """
     return 32767 // (2 * 128 * most) if level() == "avx2" else 0
+
+
+def why_no_tiles() -> str:
+    """Why kernels use no matrix tiles (AMX) here, "" if they do."""
+    if not {"amx-tile", "amx-int8"} <= features() or level() != "avx512vnni":
+        asked = os.environ.get(CHOSEN)
+        return f"{CHOSEN} is {asked}" if asked else "code is not made for a CPU with AMX"
+    return "" if _has_permission() else "the system does not hand AMX's tiles out"
+
+
+def has_tiles() -> bool:
+    """Whether kernels use matrix tiles (AMX). Asks the system for them, once; it hands them out to all threads."""
+    return not why_no_tiles()
+
+
+@cache
+def _has_permission() -> bool:
+    """Whether Linux lets this process use the data of tiles: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return libc is not None and libc.syscall(158, 0x1023, 18) == 0
+
+
+def described() -> str:
+    """What kernels are compiled for, and why not for more, in a line."""
+    if (why := why_no_tiles()) == "":
+        return "avx512vnni with AMX's tiles"
+    return level() if is_arm() else f"{level()}; no tiles: {why}"

@@ -2,7 +2,8 @@
 
 A kernel is `void(arguments, task)`: where its arguments lie, a record, and a number from 0 to `tasks` - 1.
 Tasks of one call may run at the same time, in any order; a call starts when all tasks of the one before it are done.
-Threads take tasks from a shared counter, so a thread that the system holds up delays nobody by more than a task.
+Each thread has a range of them, and takes from the others' when it is through: so one that the system holds up delays
+nobody by more than a task. See `task_driver`.
 
 A process that is forked after Numba's threads have begun has none of them, and GNU's OpenMP can't begin new ones: it
 runs programs in the thread that asks.
@@ -13,11 +14,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from octavo.formats.spec import AnyArray
+from octavo.io.cpu_topology import memory_nodes, processors, second_cache
 from octavo.jit.argument_record import addresses
 from octavo.jit.prepare import turn
 
@@ -27,8 +31,9 @@ if TYPE_CHECKING:
 PLAIN = int, float, np.ndarray, np.generic
 
 LINE = 64  # bytes of a cache line
-COUNTERS = 2 * LINE  # a call counts tasks taken and tasks done, each on a line of its own
-GRAINS = 32  # a thread takes its tasks of a call in about this many shares
+MOST_AHEAD = 1 << 18  # bytes that a waiting thread fetches; half of the second cache where that is less
+MOST_PROCESSORS = 8192  # as many as Linux can be made for
+GRAINS = 32  # a thread takes its tasks of a call in about this many parts
 
 
 class _ForkedChild:
@@ -50,9 +55,9 @@ class KernelCall:
     """A kernel with its arguments bound by name. An array is bound by its address, and lives as long as the call.
 
     `keep` is what else must live so long; `overlaps` says that the next call does not need what this one makes, and may
-    start before it is done. An argument that is a kernel, or a call, is its address, set before the first run. Raises
-    TypeError for an argument that the kernel's record lacks, or that is not given. A tuple of kernels is an int64 array
-    of their addresses.
+    start before it is done. `reads` is where a weight lies that is read task after task, and bytes of a task. An
+    argument that is a kernel, or a call, is its address, set before the first run. Raises TypeError for an argument
+    that the kernel's record lacks, or that is not given. A tuple of kernels is an int64 array of their addresses.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class KernelCall:
         /,
         **arguments: int | float | AnyArray | Kernel | KernelCall | tuple[Kernel, ...],
     ) -> None:
-        self.kernel, self.tasks, self.overlaps = kernel, tasks, False
+        self.kernel, self.tasks, self.overlaps, self.reads = kernel, tasks, False, (0, 0)
         self.others: dict[str, Any] = {n: value for n, value in arguments.items() if not isinstance(value, PLAIN)}
         given: dict[str, Any] = {**arguments, **dict.fromkeys(self.others, 0)}
         self.args: AnyArray = kernel.record.new(**given)
@@ -106,28 +111,38 @@ class Program:
     def __init__(self, calls: Sequence[KernelCall], threads: int) -> None:
         import numba
 
-        from octavo.jit.task_driver import run_program
+        from octavo.jit.task_driver import run_threads, share_kernel
 
-        self._run, self._threads, self.calls = run_program, threads, tuple(calls)
+        self._run, self.threads, self.calls, self.kernel = run_threads, threads, tuple(calls), share_kernel()
         self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         self._set_threads, self._turn = numba.set_num_threads, turn()
         self._table: AnyArray | None = None
 
     def make_ready(self) -> None:
         """Compile all kernels, unless that is done; the first run does it too."""
-        self._table = np.array(list(self._rows()), np.int64).reshape(-1, 5)
-        self._first_row = self._table.ctypes.data  # an address takes no array's type to look up
-        self._counters = np.zeros((len(self.calls) + 1) * COUNTERS // 8, np.int64)
-        self._first_counter = self._counters.ctypes.data + -self._counters.ctypes.data % LINE
+        from octavo.jit.task_driver import FIELDS, WORD
+
+        nodes, node_of = self._nodes = _nodes()
+        self._table = np.array(list(self._rows()), np.int64).reshape(-1, FIELDS)
+        counters = np.zeros((self.threads + nodes + 2) * WORD // 8, np.int64)
+        start = -counters.ctypes.data % WORD // 8
+        self._counters = counters[start : start + (self.threads + nodes + 1) * WORD // 8]
+        self._args = self.kernel.record.new(
+            table=self._table, calls=len(self.calls), counters=self._counters, threads=self.threads,
+            ahead=min(MOST_AHEAD, second_cache() // 2), nodes=nodes, node_of=node_of, times=0,
+        )
+        self._call = self.kernel.address, self._args.ctypes.data  # an address takes no array's type to look up
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
-        first = 0
+        last = len(self.calls) - 1
+        following, first = [], last + 1
+        for i in range(last, -1, -1):
+            following.append(first)
+            first = i if self.calls[i].reads[1] else first
         for i, c in enumerate(self.calls):
-            waits = not c.overlaps or i == len(self.calls) - 1
-            grain = max(1, c.tasks // (self._threads * GRAINS))
-            yield c.address, c.args.ctypes.data, c.tasks, grain, first if waits else -1
-            if waits:
-                first = i + 1
+            grain = max(1, c.tasks // (self.threads * GRAINS))
+            waits = not c.overlaps or i == last
+            yield c.address, c.args.ctypes.data, c.tasks, grain, waits, *c.reads, following[last - i]
 
     def __call__(self) -> None:
         if self._table is None:
@@ -139,7 +154,31 @@ class Program:
             with self._turn:
                 self._counters.fill(0)
                 self._set_threads(self._system_threads)
-                self._run(self._first_row, len(self.calls), self._first_counter, self._threads)
+                self._run(*self._call, self.threads)
+
+
+@cache
+def _nodes() -> tuple[int, AnyArray]:
+    """How many memory nodes there are, and the number of each processor's, int64."""
+    nodes = list(memory_nodes(processors()).values())
+    numbers = {cpu: i for i, cpus in enumerate(nodes) for cpu in cpus}
+    return len(nodes), np.array([numbers.get(cpu, 0) for cpu in range(MOST_PROCESSORS)], np.int64)
+
+
+@contextmanager
+def timed(program: Program) -> Iterator[AnyArray]:
+    """What the runs of a program in this block note, the last of them int64 [calls, threads, 3]: when each thread began
+    a call, found no more tasks of it to do, and went on to the next, in ticks of the CPU's clock."""
+    from octavo.jit.task_driver import DRIVER, share_kernel
+
+    program.make_ready()
+    times, usual = np.zeros((len(program.calls), program.threads, 3), np.int64), program._call
+    program._args[DRIVER.names.index("times")] = times.ctypes.data
+    program._call = share_kernel(True).address, usual[1]
+    try:
+        yield times
+    finally:
+        program._call = usual
 
 
 def run_call(call: KernelCall, threads: int) -> None:

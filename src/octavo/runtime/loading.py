@@ -64,8 +64,8 @@ def load(
     kv_memory      bytes of the cache, which replies share as they need it
     speculate      "lookup": steps verify what replies may go on with, as their own text did before;
                    or "off" (default: lookup on the CPU)
-    deterministic  on a GPU too a reply is the same whatever others are made beside it, which takes longer; on the CPU
-                   it always is
+    deterministic  on a GPU, or a CPU with matrix tiles, too a reply is the same whatever others are made beside it,
+                   which takes longer; on other CPUs it always is
     attention      "exact", or "int8" or "fp8" for attention of prompts by products of 8-bit numbers, on a GPU of
                    compute capability 9.0; layers that have no such kernel are exact
     lora           LoRA adapters that the model is changed by: a GGUF file, a PEFT folder or a name of the hub, or

@@ -46,7 +46,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 None for 0.25 on the CPU and 0.025 on a GPU
     speculate   where drafts of replies come from; None for "lookup" on the CPU and "off" on a GPU
     embeddings  a model that generates also gives vectors of texts
-    deterministic  the text of a reply does not depend on what else is computed, on a GPU too
+    deterministic  the text of a reply does not depend on what else is computed, on a GPU or with AMX too
     lora        paths of adapters, with what each is multiplied by
     servers     that share this machine's memory, if `kv_memory` is None
     kv_events   tell routers which pages the prefix cache has

@@ -118,6 +118,8 @@ class EngineLoop:
                 self._turn()
                 if self.kv_events is not None:
                     self.kv_events.recorder.flush()
+        if self.core is not None:
+            self.core.remember()
 
     def _go_on_warming(self) -> float | None:
         """Make a little more ready, which stays: seconds after which there may be more to do, None for never."""

@@ -31,13 +31,18 @@ def environment(level: str | None, cache: Path, **more: str) -> dict[str, str]:
     return {**env, "OCTAVO_CACHE": str(cache), **more}
 
 
-def run_tests(level: str, cache: Path, *tests: str, leaving_out: str = "", slow_too: bool = False) -> str:
+def run_tests(
+    level: str | None, cache: Path, *tests: str, leaving_out: str = "", only: str = "", slow_too: bool = False,
+    plugin: str = "",
+) -> str:
     """Run tests, by their paths from tests/backends, in a process of that level; the end of what pytest printed.
 
     Raises AssertionError, with all of it, unless every test passed.
     """
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(f"tests/backends/{t}" for t in tests)]
     command += ["-k", f"not ({leaving_out})"] if leaving_out else []
+    command += ["-k", only] if only else []
+    command += ["-n", "0", "-p", plugin] if plugin else []
     command += ["-m", ""] if slow_too else []
     done = subprocess.run(command, env=environment(level, cache), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"on {level}:\n{done.stdout}\n{done.stderr}"

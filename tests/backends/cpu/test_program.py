@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import njit
 
 from octavo.backends.cores import quota
 from octavo.backends.cpu import CpuBackend
 from octavo.bench.cases import OpCase, executor
+from octavo.io.cpu_topology import physical_cores
+from octavo.jit import program as program_module
 from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
 from octavo.jit.program import KernelCall, Program
-from octavo.jit.simd import atomic_add, f32_pointer, i64_pointer
+from octavo.jit.simd import atomic_add, atomic_load, f32_pointer, i64_pointer
+from octavo.jit.task_driver import free_share
 from tests.backends.cpu.levels import ROOT, environment
 from tests.limits import HANG_S
 from tests.sampling import some
@@ -57,6 +64,23 @@ def fill(factor: float):
         f32_pointer(a.out)[task] = a.value * factor
 
     return fill
+
+
+@kernels(record("hold done"))
+def held():
+    """Task 0 says that it runs, and waits for all others."""
+
+    def held(a, task):
+        done, others = i64_pointer(a.done), 0
+        if task == 0:
+            atomic_add(a.hold, 1)
+            while others < 40:
+                others = 0
+                for i in range(1, 41):
+                    others += atomic_load(a.done + 8 * i)
+        done[task] += 1
+
+    return held
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -109,6 +133,78 @@ def test_calls_that_overlap_are_all_done_before_the_next(threads: int) -> None:
         for _ in range(50):
             Program(calls, threads)()
             np.testing.assert_array_equal(total, 2 * 3 * n + 1)
+
+
+def one_thread(program: Program) -> Callable[[int], None]:
+    """What each thread of a program runs: the kernel with its number."""
+    program.make_ready()
+    kernel, args = program._call
+    run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(kernel)
+    return lambda thread: run(args, thread)
+
+
+def test_a_thread_that_never_comes_delays_nobody_and_one_that_is_late_does_nothing() -> None:
+    """Its range is done by the others; and a held up task only by who has it."""
+    n, steps = 41, 5
+    seen, total = np.zeros(n + 1, np.int64), np.zeros(1, np.int64)
+    calls = [KernelCall(count(), n, seen=seen, total=total) for _ in range(steps)]
+    calls[1].overlaps = calls[2].overlaps = True
+    run = one_thread(Program(calls, 3))
+    for turn, share in enumerate((1, 0, 2)):
+        run(share)
+        assert total[0] == n * steps, f"after thread {share}, number {turn}"
+    np.testing.assert_array_equal(seen[:n], steps)
+    hold, done = np.zeros(1, np.int64), np.zeros(n, np.int64)
+    run = one_thread(Program([KernelCall(held(), n, hold=hold, done=done)], 2))
+    threads = [threading.Thread(target=run, args=(share,)) for share in (0, 1)]
+    threads[0].start()  # whose first task waits until the others have done all but that
+    while hold[0] == 0:
+        time.sleep(0.001)
+    threads[1].start()
+    for thread in threads:
+        thread.join(HANG_S)
+    np.testing.assert_array_equal(done, 1)
+
+
+def test_threads_of_a_memory_node_take_neighbouring_shares() -> None:
+    """And those of the other node when theirs are taken, as where the system moves a thread."""
+    taken = np.zeros(2 * 16, np.int64)
+    got = [njit(free_share)(taken.ctypes.data, 5, 2, node) for node in (1, 0, 0, 0, 1)]
+    assert got == [2, 0, 1, 3, 4]
+
+
+def test_a_program_on_two_memory_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_module, "_nodes", lambda: (2, np.arange(8192, dtype=np.int64) % 2))
+    seen, total = np.zeros(38, np.int64), np.zeros(1, np.int64)
+    program = Program([KernelCall(count(), 37, seen=seen, total=total)] * 9, 5)
+    for run in range(1, 4):
+        program()
+        np.testing.assert_array_equal(seen[:37], 9 * run)
+
+
+def test_times_of_a_run() -> None:
+    """Each thread's are in order, and no call that waits for another one is over before it."""
+    x = np.ones(40, np.int64)
+    program = Program([KernelCall(follow(), 40, x=x, y=np.zeros(40, np.int64), n=40) for _ in range(3)], 3)
+    with program_module.timed(program) as times:
+        program()
+    assert times.shape == (3, 3, 3)
+    assert (times > 0).all()
+    assert (np.diff(times.transpose(1, 0, 2).reshape(3, 9)) >= 0).all()
+    noted = times.copy()
+    program()
+    np.testing.assert_array_equal(times, noted)
+
+
+def test_calls_say_which_weight_is_next() -> None:
+    calls = [KernelCall(fill(1.0), 5, out=np.zeros(8, np.float32), value=1.0) for _ in range(5)]
+    calls[1].reads, calls[3].reads = (4096, 64), (8192, 128)
+    program = Program(calls, 2)
+    program.make_ready()
+    assert program._table is not None
+    np.testing.assert_array_equal(program._table[:, 5:], [
+        [0, 0, 1], [4096, 64, 3], [0, 0, 3], [8192, 128, 5], [0, 0, 5],
+    ])
 
 
 def test_kernels_of_one_source_and_other_constants_are_their_own() -> None:
@@ -183,7 +279,7 @@ def test_results_are_the_same_to_the_bit_in_every_run(case: OpCase) -> None:
 
 
 def test_threads_default_to_the_cores_of_the_process() -> None:
-    assert CpuBackend().threads == min(len(os.sched_getaffinity(0)), quota())
+    assert CpuBackend().threads == min(physical_cores(frozenset(os.sched_getaffinity(0))), quota())
     assert CpuBackend(threads=5).threads == 5
 
 
@@ -191,6 +287,7 @@ def test_threads_are_honoured_where_cores_are_not_known_by_affinity(monkeypatch:
     """As on macOS and Windows."""
     monkeypatch.delattr("os.sched_getaffinity")
     monkeypatch.setattr("os.cpu_count", lambda: 12)
+    monkeypatch.setattr("octavo.backends.cores.physical_cores", len)
     assert CpuBackend().threads == 12
     assert CpuBackend(threads=3).threads == 3
 

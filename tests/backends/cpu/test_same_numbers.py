@@ -44,7 +44,7 @@ class Attention:
         q = leaf("q", ("tokens", HEADS, DIM))
         node = apply("attention", q, keys, values, *where, scale=0.2, page_size=PAGE_SIZE, **attrs)
         limits = {"tokens": 64, "rows": WIDTH * PAGE_SIZE, "sequences": 8, "boundaries": 9}
-        backend = backend or CpuBackend(threads=2)
+        backend = backend or CpuBackend(threads=2, exact=True)
         self._executor = Executor(schedule(Graph.of(node), [backend], limits), [backend], limits)
         rng = np.random.default_rng(0)
         self.q, self.x = (rng.standard_normal((length, heads, DIM)).astype(np.float32) for heads in (HEADS, KV_HEADS))
@@ -96,7 +96,7 @@ def run(case: OpCase, backend: Backend | None = None, together: Sequence[int] = 
     """A case of 33 tokens, each alone and the first ones of them together."""
     built = case.build()
     ((inputs, _),) = built.steps
-    plans = executor(built, [backend or CpuBackend(threads=2)])
+    plans = executor(built, [backend or CpuBackend(threads=2, exact=True)])
 
     def rows(start: int, stop: int) -> AnyArray:
         given = {name: value[start:stop] for name, value in inputs.items()}
@@ -135,7 +135,7 @@ def test_products_of_many_tokens_and_of_few(name: str, rows: int) -> None:
     """
     rng = np.random.default_rng(0)
     node = apply("mul_mat", weight(random_matrix("w", by_name(name), (rows, 288), rng)), leaf("x", ("tokens", 288)))
-    backend, limits = CpuBackend(threads=2), {"tokens": 71}
+    backend, limits = CpuBackend(threads=2, exact=True), {"tokens": 71}
     executor = Executor(schedule(lower(Graph.of(node), [backend]), [backend], limits), [backend], limits)
     x = rng.standard_normal((71, 288)).astype(np.float32)
     every = np.array(executor.run({"x": x}, {"tokens": 71})[0])

@@ -13,7 +13,7 @@ from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.backends.gpu.rounding_bounds import reference
 from tests.backends.row_products import nmse
 from tests.huggingface.published_layouts import COMPUTED
-from tests.huggingface.published_models import TOKENS, publish
+from tests.huggingface.published_models import TOKENS, publish, says_what_the_reference_says
 from tests.huggingface.test_published_heads import publish_latent
 
 pytestmark = [
@@ -24,10 +24,12 @@ pytestmark = [
 
 
 def check(folder: Path) -> None:
+    """Logits of one prompt, and the text of 32 replies at once."""
     expected, allowed = reference(folder, TOKENS)
     with open_model_file(folder) as file:
         got = Engine(read_model(file), [GpuBackend()], EngineConfig(n_ctx=64, strict=True)).logits(TOKENS)
     assert nmse(got, expected) < allowed
+    says_what_the_reference_says(folder, GpuBackend(), allowed)
 
 
 @pytest.mark.parametrize("name", COMPUTED)

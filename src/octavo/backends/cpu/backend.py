@@ -16,6 +16,7 @@ from octavo.backends.cores import cores
 from octavo.backends.cpu.device.large_pages import Arena, Room, zeroed
 from octavo.backends.cpu.kernel_limits import problem
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
+from octavo.backends.cpu.launch.thread_count import threads_for, work_of
 from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
@@ -46,7 +47,8 @@ class CpuBackend(HostMemory):
     """Runs graphs on the CPU. Raises BackendError where Numba or its OpenMP layer is missing.
 
     `communicator` is for graphs of one of several ranks. `later`: Numba is imported, which takes a third of a second,
-    only when a node is to run here.
+    only when a node is to run here. `exact`: a token's numbers are the same whatever else is in a step, also where
+    matrix tiles would round prompts otherwise.
     """
 
     name = "cpu"
@@ -55,9 +57,10 @@ class CpuBackend(HostMemory):
     chooses = True
 
     def __init__(
-        self, *, threads: int | None = None, later: bool = False, communicator: Communicator | None = None
+        self, *, threads: int | None = None, later: bool = False, communicator: Communicator | None = None,
+        exact: bool = False,
     ) -> None:
-        self.threads, self.communicator = threads or cores(), communicator
+        self.threads, self.communicator, self.exact = threads or cores(), communicator, exact
         self._arena = Arena()
         self._store: Store | None = None
         if not later:
@@ -128,7 +131,7 @@ class CpuBackend(HostMemory):
         from octavo.jit.compile import digest_of_sources
         from octavo.jit.stored_code import Mark
 
-        mark = Mark(f"{plans} {digest_of_sources(__file__)}")
+        mark = Mark(f"{plans} {self.exact} {digest_of_sources(__file__)}")
         if mark.is_set():
             return None
         from octavo.backends.cpu.stand_in import StandInBackend
@@ -206,7 +209,7 @@ class CpuBinder:
         self._backend = backend
         self._calls: list[KernelCall] = []
         self._done: list[Call] = []
-        self._shared = PlanMemory()
+        self._shared, self._work = PlanMemory(exact=backend.exact), 0
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.jit.program import Program
@@ -217,6 +220,7 @@ class CpuBinder:
             return self._done[-1]
         calls = self._backend.kernel_calls(node, inputs, out, self._shared)
         self._calls += calls
+        self._work += work_of(node, inputs, out)
         return Program(calls, self._backend.threads)
 
     def finish(self) -> list[Call]:
@@ -224,8 +228,9 @@ class CpuBinder:
 
         self._end_program()
         done, self._done = self._done, []
-        calls = [call for program in done if isinstance(program, Program) for call in program.calls]
-        wanted = [call.kernel for call in calls]
+        programs = [program for program in done if isinstance(program, Program)]
+        calls = [call for program in programs for call in program.calls]
+        wanted = [*(program.kernel for program in programs), *(call.kernel for call in calls)]
         compile_together([*wanted, *(k for call in calls for k in call.other_kernels())], self._backend.threads)
         return done
 
@@ -233,5 +238,6 @@ class CpuBinder:
         from octavo.jit.program import Program
 
         if self._calls:
-            self._done.append(Program(self._calls, self._backend.threads))
-            self._calls = []
+            waits = sum(not call.overlaps for call in self._calls)
+            self._done.append(Program(self._calls, threads_for(self._work, waits, self._backend.threads)))
+            self._calls, self._work = [], 0

@@ -25,6 +25,7 @@ from octavo.graph.protocol import Call
 from octavo.jit.compile import Kernel
 from octavo.jit.parallel_compile import compile_together
 from octavo.jit.stored_code import Mark
+from octavo.jit.task_driver import share_kernel
 
 
 class StandInBackend(HostMemory):
@@ -36,7 +37,7 @@ class StandInBackend(HostMemory):
         self._of, self._mark = of, mark
         self.fusions: frozenset[str] = of.fusions
         self.quantizes: frozenset[str] = of.quantizes
-        self.kernels: dict[Kernel, None] = {}
+        self.kernels: dict[Kernel, None] = {share_kernel(): None}
 
     def supports(self, node: Node) -> tuple[bool, str]:
         found: tuple[bool, str] = self._of.supports(node)
@@ -96,7 +97,7 @@ class StandInBinder:
     """Notes the kernels of a plan's calls, none of which is made."""
 
     def __init__(self, of: Any, kernels: dict[Kernel, None]) -> None:
-        self._of, self._kernels, self._shared = of, kernels, PlanMemory()
+        self._of, self._kernels, self._shared = of, kernels, PlanMemory(exact=of.exact)
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         for call in self._of.kernel_calls(node, inputs, out, self._shared):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from octavo.backends.gpu.launch.context import Context
     from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
+Bind = Callable[["Context", "BoundNode"], list[Call]]
+"""Gives the calls of a node."""
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
 TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
@@ -69,6 +72,7 @@ class GpuBackend:
 
         from octavo.backends.gpu import ops as binders
         from octavo.backends.gpu.launch.context import Context
+        from octavo.backends.gpu.launch.template import Lasting
 
         self._torch = torch
         self._binders = binders
@@ -77,6 +81,8 @@ class GpuBackend:
 
             require(attention, self.target, deterministic)
         self._context = Context(self.target, deterministic, attention, communicator=communicator)
+        self.lasting = Lasting()
+        """For the binders of plans."""
         self._dtypes = {
             "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64
         }
@@ -273,6 +279,12 @@ class GpuBackend:
         if self.target.kind == "cuda":
             self._torch.cuda.synchronize(self.target.device)
 
+    def remembers(self) -> tuple[Path | None, str]:
+        from octavo.backends.gpu.compile.cache import folder
+
+        settings = f"{self.target.name} {self.target.arch} {self.deterministic} {self.attention}"
+        return None if interpreted() else folder(), settings
+
     def free(self) -> int:
         from octavo.backends.gpu.device.memory import free
 
@@ -297,15 +309,15 @@ class GpuBinder:
     def __init__(self, backend: GpuBackend, context: Context, graph: Graph) -> None:
         self._backend, self._context, self._graph = backend, context, graph
         self._bound: list[BoundNode] = []
+        self._alone = context.begin_plan()
+        """For calls that run node by node."""
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
-        from octavo.backends.gpu.launch.call import Calls
+        from octavo.backends.gpu.launch.call import LateCalls
         from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
-        with on_card(self._backend.card):
-            calls = self._backend.launches(self._context, node, inputs, out)
-        self._bound.append(BoundNode(node, inputs, out, calls))
-        return self._there(Calls(calls))
+        self._bound.append(BoundNode(node, inputs, out, []))
+        return self._there(LateCalls(lambda: self._backend.launches(self._alone, node, inputs, out)))
 
     def finish(self) -> list[Call]:
         with on_card(self._backend.card):
@@ -319,38 +331,46 @@ class GpuBinder:
 
     def _finish(self) -> list[Call]:
         from octavo.backends.gpu.launch.call import Calls, Captured
+        from octavo.backends.gpu.launch.template import Templates
         from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, may_copy, read_layouts
 
         bound, self._bound = self._bound, []
-        context = self._context
+        context, captures = self._context, not interpreted() and self._may_capture()
         if may_copy(context) and not copies(context, bound):
             context = replace(context, copies=False)
-            bound = [self._again(b, context) if b.node.op == "attention" else b for b in bound]
-        whole = calls = self._fused(context, bound, {})
         found = read_layouts(context, bound, self._graph)
-        if found:
-            narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
-            bound = [self._again(b, narrow[i]) if i in found else b for i, b in enumerate(bound)]
-            calls = self._fused(context, bound, narrow)
-        if interpreted() or not self._may_capture():
+        narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
+        bind = Templates(self._launches, self._backend.lasting).calls if captures else self._launches
+        calls = self._fused(context, bound, bind, narrow)
+        if not captures:
             return [Calls(calls)]
-        return [ReadLayouts(calls, whole) if found else Captured(calls)]
+        if not found:
+            return [Captured(calls)]
+        return [ReadLayouts(calls, lambda: self._fused(context.begin_plan(), bound, self._launches, {}))]
 
-    def _fused(self, context: Context, bound: Sequence[BoundNode], contexts: Mapping[int, Context]) -> list[Call]:
-        """The calls of what was bound, of which some have contexts of their own, several nodes' as one launch."""
+    def _fused(
+        self, context: Context, bound: Sequence[BoundNode], bind: Bind, contexts: Mapping[int, Context]
+    ) -> list[Call]:
+        """The calls of nodes, of which some have contexts of their own, several nodes' as one launch."""
         from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
+        from octavo.backends.gpu.matmul.experts.gated import fuse_gating
         from octavo.backends.gpu.matmul.experts.routing_fusion import fuse_routing
 
-        bound = fuse_routing(context, bound, self._graph, self._again, contexts)
+        def again(b: BoundNode, c: Context) -> BoundNode:
+            return b._replace(calls=bind(c, b))
+
+        bound = [again(b, contexts.get(i, context)) for i, b in enumerate(bound)]
+        bound = fuse_routing(context, bound, self._graph, again, contexts)
+        if not self._backend.deterministic:
+            bound = fuse_gating(context, bound, self._graph)
         return fuse_epilogues(context, bound, self._graph)
 
     def _may_capture(self) -> bool:
         ranks = cast("GpuCommunicator | None", self._backend.communicator)
         return ranks is None or ranks.captures
 
-    def _again(self, b: BoundNode, context: Context) -> BoundNode:
-        """What was bound, with the calls that it has in another context."""
-        return b._replace(calls=self._backend.launches(context, b.node, b.inputs, b.out))
+    def _launches(self, context: Context, b: BoundNode) -> list[Call]:
+        return self._backend.launches(context, b.node, b.inputs, b.out)
 
 
 class _EnoughMemory:

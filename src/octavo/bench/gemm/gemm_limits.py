@@ -47,11 +47,13 @@ def dot_limit(threads: int, rounds: int = 5, tasks: int = 256) -> float:
     from octavo.jit.prepare import prepare
 
     prepare()
-    from octavo.backends.cpu.matmul.w8a8.dot_limit import OPERATIONS, dot_limit_kernel
+    from octavo.backends.cpu.matmul.w8a8.dot_limit import OPERATIONS, dot_limit_kernel, tile_limit_kernel
+    from octavo.jit.host_cpu import has_tiles
     from octavo.jit.program import KernelCall, Program
 
     out = np.ones(tasks, np.int64)
-    run = Program([KernelCall(dot_limit_kernel(), tasks, out=out)], threads)
+    kernel = tile_limit_kernel() if has_tiles() else dot_limit_kernel()
+    run = Program([KernelCall(kernel, tasks, out=out)], threads)
     seconds = limits.fastest(run, rounds)
     assert not out.any(), "sums of products of zeros"
     return OPERATIONS * tasks / seconds / 1e9

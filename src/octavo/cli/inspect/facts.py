@@ -77,6 +77,10 @@ def facts(
     template, other = _template(file)
     problem = problem or other or _why_not_here(file, n_ctx, cache_type, device)
     command = None if problem else _command(file)
+    if device == "cpu":
+        from octavo.jit.host_cpu import described
+
+        found["cpu_level"] = described()
     return found | {"template": template, "runs": problem is None, "why_not": problem, "command": command}
 
 
@@ -227,6 +231,8 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
             f"{size(stage['weights'])} of weights, {size(stage['cache'])} of keys and values, "
             f"{size(stage['work'])} to compute with"
         )
+    if "cpu_level" in found:
+        shown["kernels"] = f"for {found['cpu_level']}"
     template = found["template"]
     offers = "" if not template else f" ({', '.join(template)})"
     shown["chat template"] = "none" if template is None else f"yes{offers}"

@@ -91,7 +91,7 @@ class EngineLimits:
                      "GPU)."),
     ] = None
     deterministic: Annotated[
-        bool, limit_option("--deterministic", help="On a GPU too, a reply does not depend on others; slower.")
+        bool, limit_option("--deterministic", help="On a GPU or with AMX too, replies don't depend on others; slower.")
     ] = False
     step_timeout: Annotated[
         float, limit_option(min=0, help="Seconds of a step after which the engine is restarted; 0: no limit.")

@@ -32,6 +32,7 @@ class FileQTensor(DeferredQTensor):
         super().__init__(format, shape, whole, name)
         object.__setattr__(self, "_part", partial(_read, file, offset, field))
         object.__setattr__(self, "_strided", partial(_read_strided, file, offset, field))
+        object.__setattr__(self, "_fill", lambda out, start: file.fill(out, offset + start, field))
 
     def stored(self) -> QTensor:
         return self
@@ -40,6 +41,9 @@ class FileQTensor(DeferredQTensor):
         size = self.format.block_bytes
         data: U8 = self._part(part.start * size, (part.stop - part.start) * size)  # type: ignore[attr-defined]
         return data.reshape(-1, size)
+
+    def fill(self, out: memoryview, part: slice) -> None:
+        self._fill(out, part.start * self.format.row_bytes(self.shape[-1]))  # type: ignore[attr-defined]
 
     def columns(self, rows: slice, spans: Sequence[tuple[int, int]]) -> U8:
         row, block, size = self.format.row_bytes(self.shape[-1]), self.format.block, self.format.block_bytes

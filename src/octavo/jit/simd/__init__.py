@@ -30,7 +30,7 @@ from octavo.jit.simd.codes import (
     raise_codes,
     store_codes,
 )
-from octavo.jit.simd.control import atomic_add, atomic_load, call, pause, yield_thread
+from octavo.jit.simd.control import atomic_add, atomic_load, atomic_swap, call, pause, processor, ticks, yield_thread
 from octavo.jit.simd.dots import dot4, fma_dots, fma_dots_2
 from octavo.jit.simd.emit import Block, Vec, f32x16, i32x16, u8x64
 from octavo.jit.simd.floats import (
@@ -122,6 +122,7 @@ __all__ = [
     "advance",
     "atomic_add",
     "atomic_load",
+    "atomic_swap",
     "call",
     "div",
     "div_exact",
@@ -176,6 +177,7 @@ __all__ = [
     "pause",
     "prefetch",
     "prefetch_to_l2",
+    "processor",
     "quantize16",
     "raise_codes",
     "round16",
@@ -204,6 +206,7 @@ __all__ = [
     "sub",
     "sub_exact",
     "sum_lanes",
+    "ticks",
     "to_floats",
     "u8_pointer",
     "u8x64",

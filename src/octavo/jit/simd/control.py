@@ -39,6 +39,17 @@ def atomic_load(ty, address):
 
 
 @intrinsic
+def atomic_swap(ty, address, old, new):
+    """Store a new int64 at an address if the old one is there, in one step for all threads, and tell whether it was."""
+
+    def gen(c, b, s, a):
+        found = b.cmpxchg(pointer_at(b, a[0], I64), a[1], a[2], "seq_cst", "seq_cst")
+        return b.extract_value(found, 1)
+
+    return types.boolean(types.intp, types.intp, types.intp), gen
+
+
+@intrinsic
 def yield_thread(ty):
     """Let the system run another thread on this core."""
 
@@ -48,6 +59,25 @@ def yield_thread(ty):
         return c.get_dummy_value()
 
     return types.void(), gen
+
+
+@intrinsic
+def processor(ty):
+    """The number of the logical processor that this thread runs on, where Linux tells; 0 elsewhere."""
+
+    def gen(c, b, s, a):
+        if sys.platform != "linux":
+            return ir.Constant(I64, 0)
+        return b.sext(call_llvm(b, "sched_getcpu", I32), I64)
+
+    return types.intp(), gen
+
+
+@intrinsic
+def ticks(ty):
+    """What the CPU's clock shows, in units of its own."""
+    name = "llvm.readsteadycounter" if host_cpu.is_arm() else "llvm.readcyclecounter"  # Arm's cycles are the system's
+    return types.intp(), lambda c, b, s, a: call_llvm(b, name, I64)
 
 
 @intrinsic

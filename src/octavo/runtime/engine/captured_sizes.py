@@ -112,13 +112,14 @@ def chunk_sizes(most: int) -> tuple[int, ...]:
 
 def all_sizes(sequences: int, chunks: Seq[int]) -> tuple[list[StepSize], list[StepSize]]:
     """Sizes of steps with up to this many sequences and chunks of prompts: those that do for any step, and all others,
-    few replies first."""
+    those that are far apart first, so that soon no step is padded to much more than its size."""
     most, beside, chunks = replies_for(sequences), replies_beside(sequences), chunks[::-1]
     largest = [StepSize(0, chunks[0]), StepSize(beside, chunks[0])] if chunks else []
     first = list(dict.fromkeys([StepSize(1, 0), *largest, StepSize(most, 0)]))
-    every = [StepSize(n, 0) for n in REPLIES if n <= most]
-    every += [StepSize(n, tokens) for n in (0, *(n for n in BESIDE if n <= beside)) for tokens in chunks]
-    return first, [size for size in every if size not in first]
+    every = [(int(n & (n - 1) > 0), StepSize(n, 0)) for n in REPLIES if n <= most]
+    of_prompts = [(n, at) for n in (0, *(n for n in BESIDE if n <= beside)) for at in range(len(chunks))]
+    every += [((at % 4 > 0) + at % 2, StepSize(n, chunks[at])) for n, at in of_prompts]
+    return first, [size for _, size in sorted(every, key=lambda each: each[0]) if size not in first]
 
 
 def at_most(n: int, sizes: Seq[int]) -> int:

@@ -13,6 +13,7 @@ from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.cache.prefault import SHARE, PagePrefault
 from octavo.runtime.engine.captured_sizes import PROMPTS, TILE, StepSize
 from octavo.runtime.engine.engine import Engine
+from octavo.runtime.engine.start_record import StartRecord, record_of
 from octavo.runtime.engine.stats import Stats
 from octavo.runtime.engine.warm_up import RUNS, WarmUp
 from octavo.runtime.grammar.deadlines import IDLE_S, wait_for, wait_while_due
@@ -53,6 +54,7 @@ class EngineCore:
         self.draining = False
         self.warming: WarmUp | None = None
         """Captures sizes of steps in advance, as long as some are missing."""
+        self.record: StartRecord | None = None
         self._in_flight = deque[InFlightStep]()
         self._last = 0.0
         self._prefault: PagePrefault | None = None
@@ -75,6 +77,7 @@ class EngineCore:
             if self.warming is not None:
                 self.warming.finish()
                 self.warming = None
+                self.remember()
 
     def begin_warm_up(self) -> None:
         """Capture the sizes that any step can be padded to; `go_on_warming` captures the others."""
@@ -83,7 +86,8 @@ class EngineCore:
         with self.engine.lock:
             on_device = self.engine.draws and self.engine.supports_async and self.speculator is None
             output = DRAWN if on_device else CANDIDATES
-            self.warming = WarmUp(self.engine, self.n_known, output, self._add_captured)
+            self.record = record_of(self.engine)
+            self.warming = WarmUp(self.engine, self.n_known, output, self._add_captured, self.record)
             self.warming.begin()
 
     def go_on_warming(self) -> float | None:
@@ -101,7 +105,16 @@ class EngineCore:
                 pause = PAUSE
             if not self.warming.left:
                 self.warming = None
+                self.remember()
             return pause
+
+    def remember(self) -> None:
+        """Keep what this start found out, for the next one: times of steps, and which sizes they had."""
+        if self.record is not None:
+            steps = Counter[StepSize]()
+            for (replies, _, tokens), count in self._sizes.items():
+                steps[StepSize(replies, tokens)] += max(0, count - RUNS)
+            self.record.save(steps)
 
     def _add_captured(self, size: StepSize, seconds: float) -> None:
         """A size is captured, and a step of it takes so long."""

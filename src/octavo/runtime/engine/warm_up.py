@@ -13,17 +13,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from octavo.garbage import no_collection
 from octavo.graph.plan import Plan
 from octavo.jit.clock import clock
 from octavo.runtime.engine.captured_sizes import CapturedSizes, StepSize
 from octavo.runtime.engine.engine import Engine
+from octavo.runtime.engine.start_record import StartRecord
 from octavo.runtime.sampling.draw import GREEDY, DeviceDraws
 from octavo.runtime.sampling.top_k import BEST, DRAWN
 
 log = logging.getLogger("octavo")
 
-RUNS = 3
-"""Runs of each size: call by call, captured, and as it will be, which is timed."""
+RUNS = 2
+"""Runs of each size, at most: call by call, and captured. As it will be then it is timed, unless its time is known or
+not asked for."""
 SHARE = 10
 """Steps run for this many times what the last capture took before the next one beside them."""
 
@@ -37,6 +40,7 @@ class BoundSize:
 
     size: StepSize
     plans: list[Plan]
+    runs: int = 0
 
 
 def _is_ready(bound: BoundSize) -> bool:
@@ -46,12 +50,17 @@ def _is_ready(bound: BoundSize) -> bool:
 class WarmUp:
     """Captures the sizes of an engine's steps; the caller has the engine's lock.
 
-    drawn  the output with which steps sample tokens that are not the argmax
+    drawn   the output with which steps sample tokens that are not the argmax
+    record  what an earlier start found out; sizes that its steps had come before others
     """
 
-    def __init__(self, engine: Engine, n_known: int, drawn: int, on_captured: OnCaptured) -> None:
+    def __init__(
+        self, engine: Engine, n_known: int, drawn: int, on_captured: OnCaptured, record: StartRecord | None = None
+    ) -> None:
         self._engine, self._n_known, self._drawn, self._on_captured = engine, n_known, drawn, on_captured
+        self._record = StartRecord() if record is None else record
         first, others = engine.sizes()
+        others.sort(key=lambda size: -self._record.steps[size])
         self._first, self._unbound, self._bound = first, deque([*first, *others]), list[BoundSize]()
         self._again = deque[StepSize]()
         self._missed: dict[StepSize, None] = {}
@@ -64,6 +73,7 @@ class WarmUp:
         """Whether any size is left to capture."""
         return bool(self._unbound or self._bound or self._again)
 
+    @no_collection()
     def begin(self) -> None:
         """Capture the sizes that all steps can be padded to. Others are bound while their kernels are compiled."""
         self._unbound = deque(size for size in self._unbound if size not in self._first)
@@ -76,6 +86,7 @@ class WarmUp:
                 self._next([], self._unbound)
         log.info("%d of %d step sizes captured in %.2f s", len(self._first), self.count, clock() - self._start)
 
+    @no_collection()
     def finish(self) -> None:
         """Capture all of them."""
         while self.left:
@@ -107,7 +118,7 @@ class WarmUp:
         size = ready.size if ready is not None else unbound[0] if unbound else None
         try:
             if ready is not None:
-                self._capture(ready)
+                self._advance(ready)
             elif size is not None:
                 self._unbound.remove(size)
                 self._bound.append(self._bind(size))
@@ -132,21 +143,35 @@ class WarmUp:
 
     def _capture(self, bound: BoundSize) -> None:
         """Run a size's steps until they are captured."""
+        while bound in self._bound:
+            self._advance(bound)
+
+    def _advance(self, bound: BoundSize) -> None:
+        """Run a size's steps once more: few at a time, so that no request waits for long."""
+        size, known = bound.size, self._record.seconds.get(bound.size)
+        if bound.runs == RUNS:
+            self._time(size)
+        else:
+            self._run(size)
+        bound.runs += 1
+        if bound.runs < RUNS and all(plan.is_captured() for plan in bound.plans):
+            bound.runs = RUNS
+        if bound.runs < RUNS or (bound.runs == RUNS and size.tokens and known is None):
+            return
         self._bound.remove(bound)
-        self._missed.pop(bound.size, None)
-        beside = not all(map(_is_ready, self._bound))
-        for _ in range(RUNS - 1):
-            self._run(bound.size)
-        self._time(bound.size)
-        self.captured.add(bound.size)
-        if beside and bound.size.tokens:
-            self._again.append(bound.size)  # a step takes longer while kernels are compiled
+        self._missed.pop(size, None)
+        self.captured.add(size)
+        if bound.runs == RUNS:
+            self._on_captured(size, known or 0.0)
+        elif not all(map(_is_ready, self._bound)):
+            self._again.append(size)  # a step takes longer while kernels are compiled
         if not self._unbound and not self._bound:
             self._engine.captured = None
             log.info("%d step sizes captured in %.2f s", self.count, clock() - self._start)
 
     def _time(self, size: StepSize) -> None:
-        self._on_captured(size, self._run(size))
+        self._record.seconds[size] = seconds = self._run(size)
+        self._on_captured(size, seconds)
 
     def _run(self, size: StepSize) -> float:
         """Compute steps of a size: the seconds of the last one."""

@@ -73,6 +73,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
+    if name == "route_many":
+        fixed["PRECISION"] = attention_tiles.exact_products(target)
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
     return Case(kernel, target, fixed, types, warps, stages)

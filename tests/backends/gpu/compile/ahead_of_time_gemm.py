@@ -35,7 +35,7 @@ from octavo.backends.gpu.attention.prefill_hopper_launch import (
     PrefillShape,
 )
 from octavo.backends.gpu.compile.gluon import tile_layout
-from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, Results, SplitK
+from octavo.backends.gpu.launch.arguments import Biases, Matrix, Q8Activation, Results, SplitK
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.grouped_kernel import experts_grouped_kernel
@@ -44,7 +44,8 @@ from octavo.backends.gpu.matmul.product import Product
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, MultiCtaShape, StreamKShape, W4A16Shape
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MultiCtaShape, StreamKShape, W4A16Shape
+from octavo.backends.gpu.matmul.w8a8 import w4a8_multicta
 from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
 from octavo.backends.gpu.matmul.w8a8.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
@@ -63,10 +64,14 @@ from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import int8_hopper_kerne
 from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import quantize8_kernel
 from octavo.backends.gpu.matmul.w8a8.row_scales import MOST_OVERLAPPED
-from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of
+from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of, streamk_shape
+from octavo.backends.gpu.matmul.w8a8.streamk_kernel import streamk_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
+from octavo.backends.gpu.matmul.w8a8.w4a8_multicta_kernel import w4a8_multicta_kernel
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
 from octavo.formats.group import row_named
+from octavo.graph.pointwise import POINTWISE
 from tests.backends.gpu.compile.ahead_of_time_case import TARGETS, Case, said_of, spills
 from tests.backends.gpu.compile.ahead_of_time_types import layout_named
 
@@ -93,7 +98,9 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         r"w?g?mma[.\w:]*(?:s8|i8|e4m3|e5m2|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text
     )
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    mixed = name.startswith(("w4a16_", "head_", "pair_", "experts_", "grouped_", "attention8_"))
+    mixed = name.startswith((
+        "w4a16_", "head_", "pair_", "experts_", "grouped_", "few_", "attention8_", "streamk_",
+    ))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits, "shared": made.metadata.shared}
@@ -103,12 +110,17 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     """A kernel in the shape that is chosen for that many tokens."""
     if name.startswith(("w4a16_", "head_")):
         return _mixed(name, tokens)
+    if name.startswith("streamk_"):
+        return _streamk(*name.removeprefix("streamk_").split("-"), tokens)
     if name.startswith("pair_"):
         return _pair(name.removeprefix("pair_"), tokens)
     if name.startswith("experts_"):
         return _experts(name.removeprefix("experts_"), tokens)
+    if name.startswith("few_"):
+        return _few_tokens(name.removeprefix("few_"), tokens)
     if name.startswith("grouped_"):
-        return _grouped(tokens, *name.removeprefix("grouped_").split("-"))
+        numbers, _, gating = name.removeprefix("grouped_").partition("-by-")
+        return _grouped(tokens, *numbers.split("-"), gating=gating)
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
     if name.startswith(("attention8_", "encode_")):
@@ -188,14 +200,42 @@ def _for_hopper(scheme: Scheme, tokens: int, mixed: str) -> Case:
     return _case("sm_90", kernel, _of(kernel, fixed), types, warps, s.stages, GluonASTSource)
 
 
+def _few_tokens(scheme: Scheme, tokens: int) -> Case:
+    """The product of few tokens with 4-bit weights."""
+    types, s = _types(scheme), next(s for s in w4a8_multicta.SHAPES if tokens <= s.block_m)
+    blocks = {"a": ("i8", gl.int8, [s.block_m, w4a8_multicta.STEP]),
+              "packed": ("i8", gl.int8, [s.block_n, w4a8_multicta.STEP // 2])}
+    if types["groups"] is not None:
+        blocks["groups"] = ("fp16", gl.float16, [2, s.block_n])
+    for name, (kind, dtype, block) in blocks.items():
+        types[name] = f"tensordesc<{kind}{block},{tile_layout(block, dtype, name == 'groups')!r}>"
+    types["splits"] = SplitK("*i32" if types["groups"] is None else "*fp32", "*i32")
+    fixed = {"shape": s, "config": GemmConfig(None, 1, 1, factor=1 / 16), "PDL": True}
+    return _case("sm_90", w4a8_multicta_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
+def _streamk(kind: str, element: str, rows: str, tokens: int) -> Case:
+    """The product of that many tokens with as many rows of weights of the same type."""
+    s = streamk_shape(kind, tokens, int(rows))
+    assert s is not None
+    dtype = {"i8": gl.int8, "fp8e4nv": gl.float8e4nv, "bf16": gl.bfloat16, "fp16": gl.float16}[element]
+    scale = "*fp32" if kind in ("int8", "fp8") else None
+    types: dict[str, Any] = {
+        "size": ProblemSize("i32", "i32", "i32"), "split_k": SplitK("*i32" if kind == "int8" else "*fp32", "*i32"),
+        "end": Epilogue(Matrix("*fp32", "i32"), scale, scale, None, None, "*fp32", Matrix("*fp32", "i32")),
+        "blocks": BlockScales("*fp32", "*fp32", "i32") if kind == "fp8_blocks" else None,
+    }
+    for factor, block in (("a", [s.block_m, s.block_k]), ("b", [s.block_n, s.block_k])):
+        types[factor] = f"tensordesc<{element}{block},{tile_layout(block, dtype)!r}>"
+    fixed = {"shape": s, "config": GemmConfig(None, 1, 1), "num_warps": s.warps, "PDL": True}
+    return _case("sm_90", streamk_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
 def _mixed(name: str, tokens: int) -> Case:
     """The product of floats with the codes of a format that has a kernel of Gluon."""
     kind, name = name.split("_", maxsplit=1)
     layout = layout_named(f"{name}-f16")
     s = dispatch.w4a16(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
-    if layout.table:  # which no tuned table has
-        family, p = MultiCtaShape if tokens <= 32 else HopperShape, Product(layout, N, K, tokens, "sm_90")
-        s = family.of(p, *next(iter(family.space(p))))
     assert s is not None
     row = Matrix("*fp32", "i32")
     types = _tiles(layout, s) | {
@@ -229,42 +269,59 @@ def _results(layout: PlaneLayout) -> Results:
     return Results("*fp32", "i32", "*fp32" if layout.folds_rows else None)  # type: ignore[arg-type]
 
 
+FACTORS = (
+    ("x", "fp16", gl.float16), ("codes", "i8", gl.int8), ("codes2", "i8", gl.int8), ("scales", "i32", gl.int32)
+)
+
+
 def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
     """Types of tiles of x and of what is read of weights."""
-    kinds = (
-        ("x", "fp16", gl.float16),
-        ("codes", "i8", gl.int8),
-        ("codes2", "i8", gl.int8),
-        ("scales", "i32", gl.int32),
-    )
     types: dict[str, Any] = {}
-    for (factor, kind, dtype), size in zip(kinds, tile_shapes(layout, shape), strict=True):
+    for (factor, kind, dtype), size in zip(FACTORS, tile_shapes(layout, shape), strict=True):
         block = list(size)
         types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
-    return types if 2 in layout.planes else types | {"codes2": None}
+    return types if len(layout.planes) > 1 else types | {"codes2": None}
 
 
 def _experts(name: str, tokens: int) -> Case:
-    """The product of that many tokens with 8 of 128 experts of a format."""
+    """The product of that many tokens with 8 of 128 experts of a format, FORMAT-by-GATING of gate and up."""
+    name, _, gating = name.partition("-by-")
     layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, tokens * 8 // 128, "sm_90")
     s: ExpertsHopperShape = dispatch.choose("experts", p, ExpertsHopperShape)
-    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": _results(layout)}
-    fixed = {"layout": layout, "shape": s, "PDL": True}
+    s = replace(s, gated=bool(gating))
+    types = _of_gate(layout, s, gating) | {"order": "*i32", "tiles": "*i32", "y": _results(layout)}
+    fixed = {"layout": layout, "shape": s, "KIND": expression_of(gating) if gating else None, "PDL": True}
     return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
-def _grouped(pairs: int, name: str, *numbers: str) -> Case:
-    """The product of few pairs of a token and an expert by a kernel whose programs take part after part."""
+def _grouped(pairs: int, name: str, *numbers: str, gating: str = "") -> Case:
+    """The product of few pairs of a token and an expert by a kernel whose programs take part after part; of gate and
+    up with `gating`."""
     layout = layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, 1, "sm_90")
     s = ExpertsGroupedShape.of(p, pairs, *map(int, numbers))
     assert s is not None
-    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": _results(layout),
-                                 "splits": SplitK("*fp32", "*i32")}
-    fixed = {"layout": layout, "shape": s, "PDL": True}
+    s = replace(s, gated=bool(gating))
+    types = _of_gate(layout, s, gating) | {"order": "*i32", "tiles": "*i32", "y": _results(layout),
+                                           "splits": SplitK("*fp32", "*i32")}
+    fixed = {"layout": layout, "shape": s, "KIND": expression_of(gating) if gating else None, "PDL": True}
     case = _case("sm_90", experts_grouped_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
     return case._replace(registers=s.registers)
+
+
+def _of_gate(layout: PlaneLayout, s: ExpertsGroupedShape | ExpertsHopperShape, gating: str) -> dict[str, Any]:
+    """Types of tiles and of `gate`; tiles of a `gated` shape have as many rows of gate as of up."""
+    types: dict[str, Any] = _tiles(layout, s) | {"gate": None, "biases": None, "numbers": ()}
+    if not gating:
+        return types
+    for (factor, kind, dtype), (rows, columns) in zip(FACTORS[1:], tile_shapes(layout, s)[1:], strict=True):
+        block = [rows, 2, s.rows] if factor == "scales" else [2, s.rows, columns]
+        if types[factor] is not None:
+            types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
+    numbers = POINTWISE[gating].numbers
+    biases: Any = Biases("*fp32", "*fp32", "*i32") if numbers else None
+    return types | {"gate": Matrix("*fp16", "i32"), "biases": biases, "numbers": ("fp32",) * len(numbers)}
 
 
 def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:

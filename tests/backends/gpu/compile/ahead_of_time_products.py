@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import Biases, ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
+from octavo.backends.gpu.launch.arguments import (
+    Biases,
+    ExpertIds,
+    FusedEpilogue,
+    Matrix,
+    Q8Activation,
+    Q8Token,
+    SplitK,
+)
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.experts import kernel as experts
@@ -24,6 +32,8 @@ from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
 from octavo.backends.gpu.matmul.w8a8.row_matvec_kernel import row_matvec_kernel
 from octavo.backends.gpu.matmul.w8a8.row_scales import RowMatvecShape
+from octavo.backends.gpu.matmul.w8a8.w4a8_mma import W4A8MmaShape
+from octavo.backends.gpu.matmul.w8a8.w4a8_mma_kernel import w4a8_mma_kernel
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
@@ -39,6 +49,7 @@ SWIGLU_EPILOGUE = NORM_EPILOGUE._replace(squares=None, weight=None)
 CODES = Matrix("*i8", "i32")
 PERSISTENT = {"x": PERSISTENT_X, "terms": (ROWS,), "epilogue": None}
 
+TOKEN = {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None, "least": None, "maxima": None}
 PRODUCTS: Kernels = {
     "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
                {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
@@ -82,21 +93,29 @@ PRODUCTS: Kernels = {
         row_matvec_kernel, {"TOKENS": tokens, "shape": RowMatvecShape(kind, 4096, block_n, 256, 2)}, 2,
         {"w": "*i32", "scales": "*fp32", "groups": "*fp16" if kind == "int4_groups" else None, "x": "*i32",
          "x_scales": "*fp32", "terms": (ROWS, ROWS), "y": ROWS},
-    ) for kind, rows, most in (("int8", 8, 2), ("int4", 8, 2), ("int4_groups", 4, 2), ("fp8", 4, 2))
+    ) for kind, rows, most in (("int8", 8, 2), ("int4", 8, 2), ("int4_groups", 8, 2), ("fp8", 4, 2))
         for tokens, end, block_n in ((1, "", rows), (most, "_few", 4))},
+    **{f"w4a8_mma{groups}{tokens}": (
+        w4a8_mma_kernel, {"shape": W4A8MmaShape(4096, 1, tokens // 8, 8)}, 8,
+        {"w": "*i32", "scales": "*fp32", "groups": "*fp16" if groups else None, "x": "*i32", "x_scales": "*fp32",
+         "terms": (ROWS, ROWS), "y": ROWS},
+    ) for groups in ("_", "_groups_") for tokens in (8, 16)},
     "float_planes": (activations.float_kernel, {"KIND": "rms_norm", "B": 4096, "PLANES": 4}, 8,
                      {"source": SOURCE, "out": ROWS, "ordered": None, "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024, "PLANES": 1}, 4,
               {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
-    "token_int8": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
-                   {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None, "least": "*fp32"}),
-    "token_fp8": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
-                  {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None, "least": None}),
-    "token_int8_static": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
-                          {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32",
-                           "least": None}),
-    "token_fp8_static": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
-                         {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32", "least": None}),
+    "token_int8": (activations_per_token.token_codes_kernel,
+                   {"KIND": "rms_norm", "CODE": "int8", "B": 4096, "PARTS": 1}, 16, {**TOKEN, "least": "*fp32"}),
+    "token_fp8": (activations_per_token.token_codes_kernel,
+                  {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384, "PARTS": 1}, 16, TOKEN),
+    "token_maxima": (activations_per_token.token_maxima_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
+                     {"source": SOURCE, "maxima": "*i32", "k": "i32"}),
+    "token_codes_part": (activations_per_token.token_codes_kernel,
+                         {"KIND": SWIGLU, "CODE": "int8", "B": 1024, "PARTS": 14}, 4, {**TOKEN, "maxima": "*i32"}),
+    "token_int8_static": (activations_per_token.token_codes_kernel,
+                          {"KIND": "rms_norm", "CODE": "int8", "B": 4096, "PARTS": 1}, 16, {**TOKEN, "given": "fp32"}),
+    "token_fp8_static": (activations_per_token.token_codes_kernel,
+                         {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384, "PARTS": 1}, 16, {**TOKEN, "given": "fp32"}),
     "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
@@ -114,6 +133,10 @@ PRODUCTS: Kernels = {
         "source": SOURCE, "w": "*fp32", "bias": bias, "logits": ROWS, "normed": ROWS, "codes": Q8, "counter": "*i32",
         "tokens": "i32", "k": "i32"})
        for name, rows, tokens, block, bias in (("route", 2, 1, 2048, None), ("route_few", 2, 4, 4096, "*fp32"))},
+    "route_many": (routing.route_many_kernel, {
+        "TILES": 4, "SPLITS": 8, "M": 16, "N": 32, "K": 64, "B": 2048}, 8, {
+            "source": SOURCE, "w": "*fp32", "bias": None, "logits": ROWS, "normed": ROWS,
+            "splits": SplitK("*fp32", "*i32"), "tokens": "i32", "k": "i32"}),
     "sum_experts_norm": (routing.sum_experts_norm_kernel, {
         "NORMALIZED": True, "EXPERTS": 32, "USED": 4, "B": 4096}, 16, {
             "rows": "*fp32", "logits": ROWS, "term": ROWS, "out": ROWS, "norm": "*fp32", "codes": Q8,
@@ -121,8 +144,10 @@ PRODUCTS: Kernels = {
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024, "EXPERTS": 0}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096, "EXPERTS": 0}, 16, {"tiles": "*i32"}),
     "sort_list": (experts.sort_kernel, {"BLOCK_M": 8, "B": 1024, "EXPERTS": 128}, 4, {"tiles": "*i32"}),
-    "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
+    "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "ROWS": 1, "B": 1024}, 4,
                      {"source": SOURCE, "out": "*fp16", "k": "i32"}),
+    "gather_many_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "ROWS": 4, "B": 1024}, 4,
+                          {"source": SOURCE, "out": "*fp16", "k": "i32"}),
     "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts_wide": (experts.experts_kernel, {"EXPERTS": 128}, 8, {"x": "*fp16", "experts": "i32"}),

@@ -36,6 +36,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_persistent_planes": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot",
          **{f"row_matvec_{kind}{end}": "dot" for kind in ("int8", "int4", "int4_groups") for end in ("", "_few")},
+         **{f"w4a8_mma{groups}{tokens}": "int8" for groups in ("_", "_groups_") for tokens in (8, 16)},
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "experts_mma": "int8", "experts_mma_16": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
@@ -88,7 +89,8 @@ STREAMED = [
 ]
 STREAMED += ["matvec_persistent_wide:Q4_0", "matvec_persistent_norm:Q8_0", "matvec_persistent_swiglu:Q8_0"]
 STREAMED += [
-    f"matvec_persistent{size}:{name}" for size in ("_wide", "_deep") for name in ("IQ4_XS", "IQ4_NL", "IQ3_S", "Q5_K")
+    f"matvec_persistent{size}:{name}" for size in ("_wide", "_deep")
+    for name in ("IQ4_XS", "IQ4_NL", "IQ3_S", "Q5_K", "NVFP4")
 ]
 STREAMED += [f"matvec_persistent{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
 STREAMED += ["matvec_persistent_planes:Q5_K"]
@@ -98,13 +100,17 @@ CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chu
 """What gfx1100 has too few registers for."""
 OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)}
 OF_SOME |= {"f16_scales", "folded_scales", "float8_matvec", "float8_matvec_4", "float8_matvec_id"}
-OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
+BY_LANES = tuple(name for name in KERNELS if name.startswith("w4a8_mma_"))
+"""What NVIDIA's GPUs have, whatever weights are."""
+OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS, *BY_LANES})
 """What takes no layout."""
 
 
 def others(target: str) -> tuple[str, ...]:
     """Kernels that take no layout and that a target has."""
-    return OTHERS if target == "gfx1100" else (*OTHERS, *CHUNKS)
+    if target == "gfx1100":
+        return OTHERS
+    return (*OTHERS, *CHUNKS, *BY_LANES) if target.startswith("sm_") else (*OTHERS, *CHUNKS)
 
 
 def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:
@@ -162,7 +168,7 @@ def test_each_kernel_has_a_row() -> None:
                for name in re.findall(r"^@\w+\.jit.*\ndef (\w+_kernel)\(", path.read_text(), re.MULTILINE)]
     assert len(kernels) > 70
     assert [name for name in kernels if not re.search(rf"\b{name}\b", text)] == []
-    assert set(KERNELS) == {*OTHERS, *CHUNKS, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME}
+    assert set(KERNELS) == {*OTHERS, *CHUNKS, *BY_LANES, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME}
 
 
 @pytest.mark.slow

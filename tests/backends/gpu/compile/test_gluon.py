@@ -22,18 +22,23 @@ from octavo.backends.gpu.compile import cache as compiled
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.compile.warm_up import prepare
 from octavo.backends.gpu.device import torch_device
+from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.device_values import Activation, Cache
+from octavo.backends.gpu.launch.device_values import Activation, Cache, TokenCodes, token_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import halves_product, product
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w8a8 import gemm
+from octavo.backends.gpu.matmul.w8a8.row_scales import quantize_tokens, row_product
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
+from octavo.backends.gpu.weights.row_scales import load_rows
+from octavo.bench.synthetic import random_matrix
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.ops import definition
 from octavo.quantizers import encode
+from tests.backends import row_products as rows
 
 pytestmark = pytest.mark.skipif(torch_device.target().arch != "interpreter", reason="a card has its own architecture")
 runtime = importlib.import_module("triton.runtime.driver")
@@ -81,8 +86,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 def int8_product() -> None:
-    a, b = (rng.integers(-127, 128, (rows, 256), np.int8) for rows in (5, 40))
-    scales = rng.random(5, np.float32), rng.random(40, np.float32)
+    a, b = (rng.integers(-127, 128, (rows, 256), np.int8) for rows in (130, 40))
+    scales = rng.random(130, np.float32), rng.random(40, np.float32)
     y = gemm.int8_gemm(*map(torch.from_numpy, (a, b, *scales)))
     np.testing.assert_allclose(y.numpy(), definition.int8_gemm(a, b, *scales), rtol=1e-5)
 
@@ -125,6 +130,36 @@ def test_products_of_other_types(broken: Kernel, caplog: pytest.LogCaptureFixtur
     assert len(broken.options) == 2
     assert all(options["enable_fp_fusion"] for options in broken.options)
     assert gluon._given_up == {"w4a8", "fp8"}
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("name", ["INT8", "FP8", "BF16"])
+@pytest.mark.parametrize("terms", [False, True])
+def test_few_tokens_by_weights_of_their_type(
+    broken: Kernel, caplog: pytest.LogCaptureFixture, name: str, terms: bool
+) -> None:
+    """As products are bound, with a bias and a residual that is added in place."""
+    x, bias, residual = rng.standard_normal((5, 256), np.float32), rng.random(40, np.float32), rng.random((5, 40))
+    c, y = Context(H100), torch.from_numpy(residual).float()
+    added: Any = [torch.from_numpy(bias), y] if terms else []
+    if name == "BF16":
+        weight = random_matrix("w", by_name(name), (40, 256), rng)
+        given = torch.from_numpy(x).bfloat16()
+        calls = product(c, load(weight, "cpu"), given, y, added)
+        expected = given.double().numpy() @ dequantize(weight).astype(np.float64).T
+    else:
+        tensor = rows.matrix(name, 40, 256)
+        raw = torch.zeros(token_bytes(5, 256), dtype=torch.uint8)
+        codes = TokenCodes(raw, 5, 256, f"{name.lower()}_token")
+        (quantize,) = quantize_tokens(c, codes, Source(matrix(torch.from_numpy(x))), "values", 256, 1)
+        quantize()
+        calls = row_product(c, load_rows(tensor, "cpu"), codes, y, added)
+        expected = rows.product(tensor, x)
+    assert isinstance(calls[0], gluon.Preferred)
+    for call in calls:
+        call()
+    np.testing.assert_allclose(y.numpy(), expected + (bias + residual if terms else 0), rtol=1e-4, atol=1e-4)
+    assert gluon._given_up == ({"streamk", "int8"} if name == "INT8" else {"streamk"})
     assert len(caplog.messages) == 1
 
 

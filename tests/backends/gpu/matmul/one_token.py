@@ -17,12 +17,17 @@ from octavo.formats import by_name, dequantize
 
 
 def check_product_of_one_token(multiply: Callable[..., Any], name: str, n: int, k: int) -> None:
-    """`multiply(context, weight, x, y, terms)` of n rows of k values and a term: all that is not rounded is exact."""
+    """`multiply(context, weight, x, y, terms)` of n rows of k values and a term: all that is not rounded is exact. Rows
+    have factors where a format's have."""
     c, rng = Context(target()), np.random.default_rng(n)
     if c.target.device == "cpu" and n > 100:
         n = 100
     tensor = random_matrix("w", by_name(name), (n, k), rng)
     w: Any = load(tensor, c.target.device)
+    factors = np.ones(n)
+    if name == "NVFP4":
+        factors = rng.choice([0.5, 3.0], n)
+        w.parts["factors"] = torch.from_numpy(factors.astype(np.float32))[:, None].to(c.target.device)
     memory = torch.zeros(device_values.activation_bytes(1, k, c.target.arch), dtype=torch.uint8, device=c.target.device)
     x, codes = device_values.Activation(memory, 1, k).q8_1, rng.integers(-127, 128, (k // 16, 16), np.int8)
     scale = np.exp2(rng.integers(-2, 3, k // 32)).astype(np.float32)
@@ -35,5 +40,5 @@ def check_product_of_one_token(multiply: Callable[..., Any], name: str, n: int, 
     term.fill_(3.0)
     multiply(c, w, x, y, (term,))()
     floats = (codes.reshape(-1, 32) * scale[:, None]).ravel().astype(np.float64)
-    exact = dequantize(tensor).astype(np.float64) @ floats + 3
+    exact = dequantize(tensor).astype(np.float64) @ floats * factors + 3
     np.testing.assert_allclose(y.cpu().numpy()[0], exact, rtol=1e-5, atol=2e-6 * np.abs(exact).max())

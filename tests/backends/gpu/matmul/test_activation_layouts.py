@@ -22,10 +22,12 @@ from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, read_layouts
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 from octavo.backends.gpu.weights.load import load
+from octavo.backends.gpu.weights.row_scales import load_rows
 from octavo.graph.node import Graph, Node
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.loading import load as load_model
+from tests.backends import row_products
 from tests.backends.gpu.matmul.test_w4a16 import reordered, stored
 
 K = 256
@@ -92,15 +94,23 @@ def test_attention_is_told_whether_products_copy_weights(
     assert [shape is None for shape in shapes] == [False, True]
 
 
+@pytest.mark.parametrize(("tokens", "found"), [(2, False), (3, True)])
+def test_products_with_scales_of_rows_copy_weights(tokens: int, found: bool) -> None:
+    """All but those of `row_matvec_kernel`."""
+    weight = load_rows(row_products.matrix("INT8", 40, K), "cpu")
+    node = Node("mul_mat", (), ("tokens", 40), "f32")
+    assert copies(Context(target()), [BoundNode(node, [weight, None], torch.zeros(tokens, 40), [])]) is found
+
+
 def test_all_is_made_where_a_kernel_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(launch, "PendingKernels", lambda launches: SimpleNamespace(finish=lambda: None))
     monkeypatch.setattr(gluon, "_given_up", set())
-    calls = ReadLayouts([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    calls = ReadLayouts([lambda: ran.append("ordered")], lambda: [lambda: ran.append("all")])
     monkeypatch.setattr(gluon, "_given_up", {"w4a16_multicta"})
     calls()
     assert ran == ["all"]
-    calls = ReadLayouts([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    calls = ReadLayouts([lambda: ran.append("ordered")], lambda: [lambda: ran.append("all")])
     calls()
     assert ran == ["all", "ordered"]
 

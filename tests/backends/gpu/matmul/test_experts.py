@@ -14,7 +14,7 @@ from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
-from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsHopperShape
+from octavo.backends.gpu.matmul.experts.expert_shapes import ExpertsGroupedShape, ExpertsHopperShape
 from octavo.backends.gpu.matmul.experts.kernel import gather_kernel, sort_kernel
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
 from octavo.backends.gpu.pointwise.expressions import expression_of
@@ -55,8 +55,8 @@ def test_sorting_is_stable_and_counts(ids: np.ndarray[Any, Any]) -> None:
     assert np.bincount([e for e, places in found for _ in places], minlength=n_experts).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("kind", ["values", "swiglu"])
-def test_rows_are_gathered_in_the_order_of_w4a16_hopper(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "together"), [("values", 1), ("values", 8), ("swiglu", 4)])
+def test_rows_are_gathered_in_the_order_of_w4a16_hopper(kind: str, together: int) -> None:
     """Number 4t + b + 2c of 16 goes to place 8b + 2t + c; of `values` two pairs share a row."""
     sharing, k, kp = (2, 100, 128) if kind == "values" else (1, 100, 128)
     rows = [NUMBERS.standard_normal((12 // sharing, k)).astype(np.float32) for _ in range(2)]
@@ -64,8 +64,10 @@ def test_rows_are_gathered_in_the_order_of_w4a16_hopper(kind: str) -> None:
     order = torch.from_numpy(NUMBERS.permutation(12).astype(np.int32)).to(DEVICE)
     out = torch.full((12, kp), torch.nan, dtype=torch.float16, device=DEVICE)
     source = Source(matrix(x), matrix(other) if kind == "swiglu" else None)
-    Context(GpuBackend().target).launch(gather_kernel, (12, 2), source, order, out, sharing, k, kp,
-                                        KIND=expression_of(kind) if kind == "swiglu" else kind, B=64)()
+    Context(GpuBackend().target).launch(
+        gather_kernel, (-(-12 // together), 2), source, order, out, 12, sharing, k, kp,
+        KIND=expression_of(kind) if kind == "swiglu" else kind, ROWS=together, B=64,
+    )()
     values = rows[0] if kind == "values" else rows[0] / (1 + np.exp(-rows[0])) * rows[1]
     expected = np.zeros((12, kp), np.float32)
     expected[:, :k] = values[order.cpu().numpy() // sharing]
@@ -111,8 +113,9 @@ def test_when_sorting_pays(pairs: int, n_experts: int, wanted: bool) -> None:
 
 def test_fewer_reads_pay_where_a_product_of_few_pairs_is_no_dearer() -> None:
     assert not experts.sorts(32, 32)
-    assert experts.sorts(32, 32, experts.MOST_READS_BY_TENSOR_CORES)
-    assert not experts.sorts(64, 128, experts.MOST_READS_BY_TENSOR_CORES)
+    assert experts.sorts(32, 32, experts.MOST_READS[ExpertsHopperShape])
+    assert not experts.sorts(64, 128, experts.MOST_READS[ExpertsHopperShape])
+    assert experts.sorts(64, 128, experts.MOST_READS[ExpertsGroupedShape])
 
 
 def test_scales_and_sorted_rows_are_announced() -> None:
@@ -131,4 +134,5 @@ def test_scales_and_sorted_rows_are_announced() -> None:
 @pytest.mark.parametrize(("n", "wanted"), [(48, True), (52, True), (50, False), (7, False)])
 def test_experts_whose_scales_begin_between_16_bytes_are_left_to_triton(n: int, wanted: bool) -> None:
     layout = layout_of(by_name("Q4_K"), "f16")
-    assert isinstance(dispatch.experts(layout, n, 2048, 16.0, "sm_90"), ExpertsHopperShape) == wanted
+    shape = dispatch.experts(layout, n, 2048, 16.0, "sm_90")
+    assert isinstance(shape, ExpertsGroupedShape | ExpertsHopperShape) == wanted

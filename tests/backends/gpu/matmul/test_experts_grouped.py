@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.launch.arguments import Source, matrix
+from octavo.backends.gpu.launch.arguments import Biases, Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.experts import grouped_kernel
 from octavo.backends.gpu.matmul.experts import launch as experts
@@ -19,10 +19,12 @@ from octavo.backends.gpu.matmul.experts.kernel import sort_kernel
 from octavo.backends.gpu.matmul.product import Product
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import QTensor, by_name, dequantize
+from octavo.graph.pointwise import POINTWISE
 from tests.sampling import some
 
 TARGET = GpuBackend().target
@@ -109,7 +111,7 @@ def test_scales_of_e2m1_are_folded_by_row(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "taken"), [("MXFP4", True), ("NVFP4", True), ("Q4_K", True), ("Q6_K", True),
-                                             ("IQ4_NL", False), ("Q8_0", False), ("Q5_K", False)])
+                                             ("IQ4_NL", False), ("Q8_0", True), ("Q5_K", True), ("Q3_K", False)])
 def test_layouts_that_become_float16(name: str, taken: bool) -> None:
     layout = layout_of(by_name(name), "exponent" if name == "MXFP4" else "f16")
     p = Product(layout, 768, 2048, 2, "sm_90")
@@ -122,12 +124,14 @@ def test_layouts_that_become_float16(name: str, taken: bool) -> None:
 @pytest.mark.parametrize(("name", "numbers"), some(
     [("Q4_K", (8, 64, 3, 4, 2, 0)), ("MXFP4", (8, 128, 3, 2, 2, 1)), ("Q6_K", (16, 64, 3, 3, 2, 0)),
      ("NVFP4", (32, 128, 6, 2, 1, 1)), ("Q4_0", (32, 64, 4, 3, 1, 0)), ("MXFP4", (16, 64, 3, 4, 2, 0)),
-     ("MXFP4", (64, 128, 3, 8)), ("Q4_K", (32, 128, 4, 8)), ("NVFP4", (128, 128, 2, 8))], 9))
+     ("Q4_K", (8, 128, 3, 4, 1, 2)), ("Q6_K", (16, 128, 3, 2, 2, 2)), ("MXFP4", (32, 128, 3, 2, 2, 3)),
+     ("Q5_K", (8, 128, 3, 2, 2, 2)), ("Q8_0", (16, 128, 3, 2, 1, 2)), ("Q5_0", (16, 64, 3, 3, 2, 0)),
+     ("MXFP4", (64, 128, 3, 8)), ("Q4_K", (32, 128, 4, 8)), ("NVFP4", (128, 128, 2, 8))], 15))
 @pytest.mark.parametrize("tokens", [1, 9, 64, 200])
 def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
     """Of two products, of which the second finds what the first has sorted; one expert has many pairs. Twice, as
     programs leave counters behind."""
-    n_experts, n, k, used = 7, 200, 768 if name in ("Q4_K", "Q6_K") else 832, 3
+    n_experts, n, k, used = 7, 200, 768 if name in ("Q4_K", "Q5_K", "Q6_K") else 832, 3
     loaded = [quantized(name, n_experts, n, k) for _ in range(2)]
     ids = NUMBERS.integers(0, n_experts, (tokens, used), dtype=np.int32)
     ids[: tokens // 2, 0] = 5
@@ -150,3 +154,52 @@ def test_products(name: str, numbers: tuple[int, ...], tokens: int) -> None:
         for (stored, _), out in zip(loaded, outs, strict=True):
             expected = np.einsum("tunk,tk->tun", dequantize(stored)[ids], x)
             assert np.linalg.norm(out.cpu().numpy() - expected) < 2e-3 * np.linalg.norm(expected)
+
+
+@ON_CARD
+@pytest.mark.parametrize(
+    ("name", "numbers", "gating"),
+    [("Q4_K", (8, 128, 4, 2, 2, 2), "swiglu"), ("Q5_K", (8, 128, 4, 2, 2, 2), "swiglu"),
+     ("Q6_K", (16, 128, 3, 2, 2, 0), "swiglu"), ("MXFP4", (16, 128, 6, 2, 1, 1), "clamped_swiglu"),
+     ("Q6_K", (32, 128, 4, 8), "swiglu"), ("MXFP4", (128, 128, 2, 8), "clamped_swiglu")],
+)
+@pytest.mark.parametrize("tokens", [3, 70])
+def test_gated_products(
+    name: str, numbers: tuple[int, ...], gating: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gate and up gated where they are multiplied, and multiplied again, as by launches of their own; of `clamped`
+    with biases."""
+    n_experts, n, k, used = 7, 200, 768, 3
+    kind = ExpertsGroupedShape if len(numbers) == 6 else ExpertsHopperShape
+    shape = kind.of(Product(layout_of(by_name(name), "f16"), n, k, 1, "sm_90"), *numbers)
+    assert shape is not None
+    monkeypatch.setattr(experts, "sorted_shape", lambda *given: shape)
+    _, w = quantized(name, n_experts, 2 * n, k)
+    _, down = quantized(name, n_experts, k, n)
+    ids = torch.from_numpy(NUMBERS.integers(0, n_experts, (tokens, used), dtype=np.int32)).to(TARGET.device)
+    x, c = torch.randn((tokens, k), device=TARGET.device), Context(TARGET)
+    out, y = (torch.full((tokens, used, size), torch.nan, device=TARGET.device) for size in (2 * n, k))
+    halves, rows = out.view(-1, 2 * n).split(n, 1), experts.Rows(x, Source(matrix(x)), "values", tokens)
+    numbers_of = POINTWISE[gating].numbers
+    biases = torch.randn((2, n_experts, n), device=TARGET.device)
+    source = Source(
+        matrix(halves[0]), matrix(halves[1]), biases=Biases(*biases, ids) if numbers_of else None,
+        numbers=tuple(numbers_of.values()),
+    )
+    gated = experts.Rows(halves[0], source, expression_of(gating), tokens * used)
+    calls = experts.product_in(c, shape, w, rows, ids, out, used)
+    others = experts.product_in(c, shape, down, gated, ids, y, 1)
+    for call in (*calls, *others):
+        call()
+    expected = y.clone()
+    out.fill_(torch.nan)
+    one = experts.BoundProduct(w, rows, ids, out, used, calls)
+    made = experts.gated_products(c, one, experts.BoundProduct(down, gated, ids, y, 1, others))
+    assert made is not None
+    assert [len(part) for part in made] == [3, 1]
+    for _ in range(2):
+        y.fill_(torch.nan)
+        for call in (*made[0], *made[1]):
+            call()
+        assert torch.linalg.norm(y - expected) < 1e-3 * torch.linalg.norm(expected)
+    assert out.isnan().all()

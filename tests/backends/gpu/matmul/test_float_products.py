@@ -36,15 +36,15 @@ def floats(name: str, *shape: int, seed: int = 0) -> tuple[Any, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize("tokens", [1, 2, 9])
-def test_products(name: str, tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "n", "k"), [(1, 19, 264), (2, 19, 264), (9, 300, 1096), (27, 70, 600)])
+def test_products(name: str, tokens: int, n: int, k: int) -> None:
     """With a term, against float64; the library is given the weights' own memory."""
-    c, (w, exact) = Context(target()), floats(name, 19, 264)
+    c, (w, exact) = Context(target()), floats(name, n, k)
     rng = np.random.default_rng(tokens)
-    x = torch.from_numpy(rng.standard_normal((tokens, 264), np.float32)).to(c.target.device)
+    x = torch.from_numpy(rng.standard_normal((tokens, k), np.float32)).to(c.target.device)
     given = x if tokens == 1 else x.to(TYPES[name])
-    term = torch.ones((tokens, 19), device=c.target.device)
-    y = torch.full((tokens, 19), torch.nan, device=c.target.device)
+    term = torch.ones((tokens, n), device=c.target.device)
+    y = torch.full((tokens, n), torch.nan, device=c.target.device)
     for call in matmul.product(c, w, given, y, (term,)):
         call()
     values = given.double().cpu().numpy()
@@ -63,9 +63,9 @@ def test_activations_of_other_types_are_rounded_once(monkeypatch: pytest.MonkeyP
         library(x, w, y, **more)
 
     monkeypatch.setattr(matmul, "library_product", watched)
-    c, x = Context(target()), torch.randn(3, 64, device=target().device)
+    c, x = Context(target()), torch.randn(130, 64, device=target().device)
     weights = [floats("F16", 5, 64, seed=seed)[0] for seed in range(2)]
-    calls = [matmul.product(c, w, x, torch.empty(3, 5, device=x.device), ()) for w in weights]
+    calls = [matmul.product(c, w, x, torch.empty(130, 5, device=x.device), ()) for w in weights]
     assert [len(of_one) for of_one in calls] == [2, 1]
     for call in (*calls[0], *calls[1]):
         call()

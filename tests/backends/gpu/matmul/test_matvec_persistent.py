@@ -28,7 +28,7 @@ from tests.sampling import slow
 
 @pytest.mark.parametrize(
     "name",
-    ["Q4_K", "Q8_0", "IQ2_XS",
+    ["Q4_K", "Q8_0", "IQ2_XS", "NVFP4",
      *map(slow, ("Q4_0", "Q5_K", "Q6_K", "IQ4_XS", "Q3_K", "Q5_0", "IQ4_NL", "IQ3_S", "IQ3_XXS", "IQ1_S"))],
 )
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_takes_it() -> None:
         (call,) = product(c, w, device_values.Activation(x, tokens, k), y, ())
         kernels.append(getattr(call, "kernel", None) is matvec_persistent_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
-    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"):
+    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "TQ1_0", "TQ2_0"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
         found = [persistent(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
         assert not any(found)

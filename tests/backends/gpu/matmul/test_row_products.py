@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.device import torch_device
+from octavo.backends.gpu.matmul.w8a8 import row_scales, w4a8_mma
+from octavo.formats import QTensor
+from octavo.formats.spec import F32
 from tests.backends import row_products as rows
+from tests.backends.comparison import QUANTIZED
 
 SHORT = 1e-12 if torch_device.target().arch == "interpreter" else 1e-6  # tensor cores may keep 14 bits of a sum of fp8
+UNFOLDED = 2 if torch_device.target().arch.startswith("gfx") else w4a8_mma.MOST_TOKENS
+"""Tokens up to which scales of groups multiply sums instead of codes."""
 ROUNDED = 1e-5  # a norm in another order may move a value over half a step
 
 
@@ -17,17 +25,38 @@ def exact(name: str) -> float:
     return SHORT if name == "FP8" else 1e-12
 
 
+def product(tensor: QTensor, x: F32) -> Any:
+    """`rows.product`, with scales of groups as they are used."""
+    of_sums = tensor.format.folds and len(x) <= UNFOLDED
+    return rows.unfolded(tensor, x) if of_sums else rows.product(tensor, x)
+
+
 @pytest.fixture(scope="module")
 def gpu() -> GpuBackend:
     return GpuBackend()
 
 
-@pytest.mark.parametrize("n_tokens", [1, 2, 4, 5, 33])
+@pytest.mark.parametrize("n_tokens", [1, 2, 4, 5, 13, 33])
 @pytest.mark.parametrize("name", rows.NAMES)
 def test_products(gpu, name, n_tokens):
     tensor, x = rows.matrix(name, 37, 256), rows.random(n_tokens, 256)
     ops, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
     assert ops == ["quantize", "mul_mat"]
+    assert rows.nmse(y, product(tensor, x)) < exact(name)
+
+
+def test_sums_of_groups_are_near_the_definition():
+    """As near as products of other formats with rounded activations are to theirs."""
+    tensor, x = rows.matrix("INT4_G128", 37, 256), rows.random(4, 256)
+    assert rows.nmse(rows.unfolded(tensor, x), rows.product(tensor, x)) < QUANTIZED / 5
+
+
+@pytest.mark.parametrize("n_tokens", [7, 21, 64, 90])
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_tiles_that_programs_share(gpu, name, n_tokens):
+    """A card's programs have a part of the steps each, the last with fewer rows and values than a tile."""
+    tensor, x = rows.matrix(name, 300, 1168), rows.random(n_tokens, 1168)
+    _, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
     assert rows.nmse(y, rows.product(tensor, x)) < exact(name)
 
 
@@ -45,7 +74,7 @@ def test_a_bias_and_a_residual(gpu, name):
     bias, residual = rows.random(37, seed=2), rows.random(3, 37, seed=3)
     ops, (y,) = rows.run(gpu, rows.with_terms(tensor, bias), {"x": x, "residual": residual})
     assert ops == ["quantize", "mul_mat_add"]
-    assert rows.nmse(y, rows.product(tensor, x) + bias + residual) < exact(name)
+    assert rows.nmse(y, product(tensor, x) + bias + residual) < exact(name)
 
 
 @pytest.mark.parametrize("name", rows.NAMES)
@@ -56,7 +85,7 @@ def test_products_of_a_norm_are_one(gpu, name):
     ops, made = rows.run(gpu, rows.normed(tensors, norm), {"x": x})
     assert ops[:2] == [rows.quantized("rms_norm", name), "mul_mat_concat"]
     for tensor, y in zip(tensors, made, strict=True):
-        assert rows.nmse(y, rows.product(tensor, rows.norm_of(x, norm))) < ROUNDED
+        assert rows.nmse(y, product(tensor, rows.norm_of(x, norm))) < ROUNDED
 
 
 @pytest.mark.parametrize(("name", "n_tokens"), [("INT8", 1), ("INT4_G128", 3), ("FP8", 2)])
@@ -67,7 +96,7 @@ def test_products_of_a_norm_with_biases_are_one(gpu, name, n_tokens):
     ops, made = rows.run(gpu, rows.biased(tensors, norm, biases), {"x": x})
     assert ops[:2] == [rows.quantized("rms_norm", name), "mul_mat_concat_add"]
     for tensor, bias, y in zip(tensors, biases, made, strict=True):
-        assert rows.nmse(y, rows.product(tensor, rows.norm_of(x, norm)) + bias) < ROUNDED
+        assert rows.nmse(y, product(tensor, rows.norm_of(x, norm)) + bias) < ROUNDED
 
 
 @pytest.mark.parametrize("name", rows.NAMES)
@@ -75,7 +104,25 @@ def test_products_of_swiglu(gpu, name):
     tensor, gate, up = rows.matrix(name, 37, 384), rows.random(3, 384), rows.random(3, 384, seed=5)
     ops, (y,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
     assert ops == [rows.quantized("swiglu", name), "mul_mat"]
-    assert rows.nmse(y, rows.product(tensor, rows.swiglu_of(gate, up))) < ROUNDED
+    assert rows.nmse(y, product(tensor, rows.swiglu_of(gate, up))) < ROUNDED
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_long_rows_are_divided(gpu, name, monkeypatch):
+    """Several programs have a row of SwiGLU, with the same codes: one of zeros, one with NaN in one part only."""
+    monkeypatch.setattr(row_scales, "DIVIDED_ROW", 256)
+    monkeypatch.setattr(row_scales, "ROW_PART", 128)
+    tensor, gate, up = rows.matrix(name, 37, 384), rows.random(4, 384), rows.random(4, 384, seed=5)
+    gate[1], up[2, 200] = 0, np.nan
+    _, (y,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
+    assert not y[1].any()
+    assert np.isnan(y[2]).all()
+    kept = [0, 3]
+    assert rows.nmse(y[kept], rows.product(tensor, rows.swiglu_of(gate[kept], up[kept]))) < ROUNDED
+    monkeypatch.undo()
+    _, (whole,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
+    np.testing.assert_array_equal(y[kept], whole[kept])
 
 
 @pytest.mark.parametrize("name", rows.NAMES)

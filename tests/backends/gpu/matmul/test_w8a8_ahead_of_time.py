@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from octavo.backends.gpu.matmul.w8a8.shapes import STREAMK
 from tests.backends.gpu.compile.test_ahead_of_time import NEWER, OF_LAYOUT, OF_NVIDIA, TARGETS, rows_of
 from tests.backends.gpu.compile.test_ahead_of_time import OTHERS as OTHER_KERNELS
 
@@ -34,8 +35,9 @@ if NEWER:
     LITTLE |= {("decode_int8-static", "sm_100"): 12, ("prefill_128-int8-dynamic", "sm_90"): 108}
     LITTLE |= {("decode_fp8-dynamic", "sm_90"): 20, ("decode_fp8-dynamic", "sm_100"): 12}
 """Bytes that Triton 3.9 spills, and those before it do not, or fewer."""
-RESERVED, SHARED = 1 << 10, 196 << 10
-"""Bytes of shared memory that each program takes beside its own, and of a multiprocessor that steps ask for as such."""
+RESERVED, SHARED, ROOM = 1 << 10, 196 << 10, 228 << 10
+"""Bytes of shared memory that each program takes beside its own, of a multiprocessor that steps ask for as such, and
+that it has at most."""
 OF_ATTENTION = ("prefill_128", "attention8_128-int8", "encode_f16-fp8", "decode_int8-dynamic")
 
 
@@ -52,7 +54,9 @@ def check(wanted: list[str]) -> None:
             continue
         assert not row["serialized"], row
         if row["kernel"].startswith(("w4a16_", "head_", "pair_", "experts_", "grouped_", "prefill_")):
-            assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
+            small = re.search(r"^grouped_.*-[23](-by-|$)", row["kernel"])
+            kind = "mma.sync." if small else "wgmma.mma_async."
+            assert any(i.startswith(kind) and ".f16.f16" in i for i in row["instructions"]), row
             continue
         if row["kernel"].startswith("attention8_"):
             wanted_types = {TYPE_OF_90["fp8"], TYPE_OF_90[row["kernel"].split("-")[1]]}
@@ -74,6 +78,7 @@ def check(wanted: list[str]) -> None:
 @pytest.mark.slow
 def test_for_an_h100() -> None:
     check([f"{name}:sm_90" for name in ("int8:1", "w4a8_g128:1", "w4a8:2048", "fp8:2048", "fp8_blocks:2048")])
+    check([f"few_{scheme}:{m}:sm_90" for scheme in ("w4a8", "w4a8_g128") for m in (8, 16, 32)])
 
 
 @pytest.mark.slow
@@ -104,16 +109,40 @@ def test_floats_by_codes_for_an_h100() -> None:
     check([f"w4a16_{name}:sm_90" for name in (*few, *many)])
     check([f"pair_{names}:sm_90" for names in ("Q4_K-Q6_K:8", "Q6_K-Q4_K:16", "Q4_K-Q6_K:32")])
     check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128", "FP8_128:8", "FP8_128:48")])
-    experts = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "FP8_128")
+    experts = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "FP8_128")
     check([f"experts_{name}:{m}:sm_90" for name in experts for m in (512, 2048)])
+    check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K-by-swiglu", "MXFP4-by-clamped_swiglu") for m in (512, 2048)])
 
 
 @pytest.mark.slow
 def test_few_pairs_of_experts_for_an_h100() -> None:
-    """Of 64 rows four programs to a multiprocessor, of 128 two that have a producer."""
+    """Of 64 rows four programs to a multiprocessor, of 128 two that have a producer, or three that multiply by
+    `mma.sync`; and of gate and up."""
     names = ("Q4_K", "MXFP4", "Q6_K", "NVFP4")
+    check([f"grouped_{name}:{pairs}:sm_90" for name, pairs in (
+        ("Q5_K-128-4-2-2-2", 8), ("Q5_K-128-4-2-2-0", 16), ("Q5_0-64-3-4-2-0", 8), ("Q8_0-128-4-2-1-2", 8))])
     check([f"grouped_{name}-{shape}:{pairs}:sm_90" for name, shape, pairs in zip(
-        names * 2, ("64-3-4-2-0",) * 4 + ("128-4-2-2-1",) * 4, (8, 8, 16, 16, 32, 32, 8, 8), strict=True)])
+        names * 3, ("64-3-4-2-0",) * 4 + ("128-4-2-2-1",) * 4 + ("128-4-3-1-2",) * 4,
+        (8, 8, 16, 16, 32, 32, 8, 8, 8, 16, 8, 16), strict=True)])
+    check([f"grouped_{name}:{pairs}:sm_90" for name, pairs in (
+        ("Q4_K-128-4-2-2-2-by-swiglu", 8), ("Q6_K-128-3-2-2-0-by-swiglu", 16),
+        ("MXFP4-128-6-2-1-1-by-clamped_swiglu", 16))])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "element", "wanted"), [
+    ("int8", "i8", TYPE_OF_90["int8"]), ("fp8", "fp8e4nv", TYPE_OF_90["fp8"]),
+    ("fp8_blocks", "fp8e4nv", TYPE_OF_90["fp8"]), ("f16", "bf16", ".f32.bf16.bf16"),
+    ("f16", "fp16", ".f32.f16.f16"),
+])
+def test_few_tokens_by_weights_of_their_type(kind: str, element: str, wanted: str) -> None:
+    """All shapes of the table, and as many programs fit a multiprocessor as they say."""
+    wanted_rows = [f"streamk_{kind}-{element}-{n}:{tokens}:sm_90" for tokens, n, _ in STREAMK[kind]]
+    for row, (*_, shape) in zip(rows_of("ahead_of_time_gemm", wanted_rows), STREAMK[kind], strict=True):
+        assert not row["spills"], row
+        assert not row["serialized"], row
+        assert any(i.endswith(wanted) for i in row["instructions"]), row
+        assert shape.ctas_per_sm * (row["shared"] + RESERVED) <= ROOM, row
 
 
 @pytest.mark.slow

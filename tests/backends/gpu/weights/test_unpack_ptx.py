@@ -74,7 +74,7 @@ def _value(text: str, words: Words) -> int:
     return words[text] if text in words else int(text, 0)
 
 
-CASES = [(bits, signed, *kind, part) for bits in (4, 6, 8) for signed in (False, True)
+CASES = [(bits, signed, *kind, part) for bits in (4, 5, 6, 8) for signed in (False, True)
          for kind in ((False, False), (True, False), (True, True)) for part in (0, 1)]
 
 
@@ -83,7 +83,7 @@ def test_codes_become_floats(bits: int, signed: bool, has_min: bool, has_zero: b
     """code * scale + minimum, rounded once; or (code - zero point) * scale."""
     ptx, constraints = _plain(unpack_ptx)(bits, signed, has_min, has_zero, part)
     rng, values = np.random.default_rng(bits), 1 if bits == 8 else 2
-    first, words = 2 * values, 2 if bits == 6 else 1
+    first, words = 2 * values, 2 if bits in (5, 6) else 1
     assert constraints == ",".join(["=r"] * first + ["r"] * (words + 4 + 4 * has_min))
     for _ in range(12):
         codes, upper = (int(x) for x in rng.integers(0, 1 << 32, 2))
@@ -138,8 +138,8 @@ def _codes(codes: int, upper: int, bits: int, part: int) -> Iterator[tuple[int, 
             for lane in range(2):
                 shift = 8 * (odd + 2 * lane)
                 code = codes >> shift & 0xFF if bits == 8 else codes >> (shift + 4 * i) & 15
-                if bits == 6:
-                    code |= (upper >> (shift + 2 * i + 4 * part) & 3) << 4
+                if bits in (5, 6):
+                    code |= (upper >> (shift + (bits - 4) * i + 4 * part) & ((1 << bits) - 1) >> 4) << 4
                 yield 4 * i + 2 * odd + lane, (part if bits == 8 else i, code)
 
 

@@ -103,7 +103,7 @@ def scale_of(scales, head):
 @kernels(ATTENTION, long=True)
 def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, sloped: bool = False) -> Any:
     """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
-    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False, sloped), _finish(kind, group, dim, 1)
+    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False, sloped), finish_function(kind, group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(a, task):
@@ -139,7 +139,7 @@ COMBINE = record("out partial splits", "sinks kv_heads v_scales")
 @kernels(COMBINE)
 def combine_kernel(kind: Kind, group: int, dim: int) -> Any:
     """Joins the splits of one token and key head; the fields are those of `ATTENTION`."""
-    finish, join = _finish(kind, group, dim, 1), _join(dim)
+    finish, join = finish_function(kind, group, dim, 1), _join(dim)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_combine(a, task):
@@ -175,7 +175,7 @@ def _join(dim: int) -> Any:
 def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool, sloped: bool) -> Any:
     """One task for each tile of `TILE` tokens and query head, however many share a key head; it joins parts itself."""
     attend = _attend(kind, TILE, dim, windowed, capped, 1, reaching, sloped)
-    finish, join = _finish(kind, TILE, dim, 0), _join(dim)
+    finish, join = finish_function(kind, TILE, dim, 0), _join(dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(a, task):
@@ -215,7 +215,7 @@ def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching:
     return attention_prefill
 
 
-def _finish(kind: Kind, n: int, dim: int, step: int) -> Any:
+def finish_function(kind: Kind, n: int, dim: int, step: int) -> Any:
     """A function that divides the first `count` of n sums [n, dim] by their totals and writes them to `out`.
 
     With sinks, the i-th total includes that of head + i * step. Values are multiplied with `unit`, and rotated back

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from octavo.backends.cpu.device.memory_nodes import prefer_node_of
 from octavo.formats.spec import U8
 
 log = logging.getLogger("octavo")
@@ -62,6 +63,7 @@ class Memory(NamedTuple):
 
     @contextmanager
     def part(self, start: int, stop: int) -> Iterator[U8]:
+        prefer_node_of(start, len(self.data))
         yield self.data[start:stop]
 
     def array(self) -> U8:

@@ -13,10 +13,12 @@ from octavo.formats.spec import AnyArray
 class PlanMemory:
     """Memory that several nodes of a plan work with, and what lies in it when the node that is being bound runs.
 
-    Nodes are bound in the order in which they run, so what an earlier one has left there is known.
+    Nodes are bound in the order in which they run, so what an earlier one has left there is known. `exact`: a token's
+    numbers are to be the same whatever else is in a step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool = False) -> None:
+        self.exact = exact
         self._memory: dict[Hashable, AnyArray] = {}
         self._contents: dict[int, tuple[object, ...]] = {}
 

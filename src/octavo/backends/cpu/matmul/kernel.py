@@ -135,8 +135,8 @@ def _add_super(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
         return _add_group(layout, n, staged=staged)
     at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales = at.block, at.block_bytes, at.x_bytes, at.x_scales
-    codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), _scale_of(layout), _bias_of(layout)
-    group_scale, group_bias = _group_scale(layout), _group_bias(layout)
+    codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), super_scales(layout), super_minima(layout)
+    group_scale, group_bias = scale_of_group(layout), bias_of_group(layout)
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
@@ -190,7 +190,7 @@ def _add_group(layout: TiledLayout, n: int, *, staged: bool) -> Any:
     """`_add_super` for one level of groups of several blocks, with minima, which are added once for a whole group."""
     at, blocks = _Places(layout, n), layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales, x_sums = at.block, at.block_bytes, at.x_bytes, at.x_scales, at.x_sums
-    codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), _scale_of(layout), _bias_of(layout)
+    codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), super_scales(layout), super_minima(layout)
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     offset, most = codes_in_dots(layout)
 
@@ -261,7 +261,7 @@ def _unpack_super(layout: TiledLayout, n: int) -> Any:
     codes_of, unpacked_bytes, code_bytes = unpack_codes(layout), staged_bytes(layout), staged_code_bytes(layout)
     ahead = PIECE // STEP * block_bytes
     store, two_level = store_words if in_words(layout) else store_codes, layout.two_level
-    scale_of, bias_of, store_scales = _scale_of(layout), _bias_of(layout), _store_scales(layout)
+    scale_of, bias_of, store_scales = super_scales(layout), super_minima(layout), _store_scales(layout)
 
     def unpack_super(w, memory, table):
         d, less = scale_of(w, 0), bias_of(w, 0)  # [16]
@@ -281,7 +281,7 @@ def _unpack_super(layout: TiledLayout, n: int) -> Any:
 def _store_scales(layout: TiledLayout) -> Any:
     """A function (memory, super-block, block, d, less) that stores the scales and minima of a block's groups."""
     groups, has_min = layout.groups, layout.minima is not None
-    group_scale, group_bias = _group_scale(layout), _group_bias(layout)
+    group_scale, group_bias = scale_of_group(layout), bias_of_group(layout)
 
     def store_scales(memory, w, block, d, less):
         for group in range(groups):
@@ -306,7 +306,7 @@ def small_scales(layout: TiledLayout) -> Any:
     return inner(scaled, layout, inline="always")
 
 
-def _scale_of(layout: TiledLayout) -> Any:
+def super_scales(layout: TiledLayout) -> Any:
     """A function (super-block, set) -> the scales d of 16 rows, for codes as `_codes_of` has them."""
     load, nbytes = LOADS[layout.scale], SCALE_BYTES[layout.scale] * ROWS
     factor = layout.step * (2.0 ** -(8 - layout.bits) if keeps_codes_high(layout) else 1.0)
@@ -319,11 +319,11 @@ def _scale_of(layout: TiledLayout) -> Any:
     return inner(scale_of, layout, inline="always")
 
 
-def _bias_of(layout: TiledLayout) -> Any:
+def super_minima(layout: TiledLayout) -> Any:
     """A function (super-block, set) -> the minima of 16 rows, negated; 0 where a layout has none."""
     has_min, load = layout.minima is not None, LOADS[layout.minima or "f16"]
     at, nbytes = _Places(layout, 1).minima, SCALE_BYTES[layout.minima or "f16"] * ROWS
-    has_zero, scale_of = layout.minima == "zero", _scale_of(layout)
+    has_zero, scale_of = layout.minima == "zero", super_scales(layout)
 
     def bias_of(w, i):
         if not has_min:
@@ -334,9 +334,9 @@ def _bias_of(layout: TiledLayout) -> Any:
     return inner(bias_of, layout, inline="always")
 
 
-def _group_scale(layout: TiledLayout) -> Any:
+def scale_of_group(layout: TiledLayout) -> Any:
     """A function (super-block, block, d of its first set, group) -> the scales of a group of the block."""
-    two_level, scale_of = layout.two_level, _scale_of(layout)
+    two_level, scale_of = layout.two_level, super_scales(layout)
     scaled = small_scales(layout)
 
     def group_scale(w, block, d, group):
@@ -347,9 +347,9 @@ def _group_scale(layout: TiledLayout) -> Any:
     return inner(group_scale, layout, inline="always")
 
 
-def _group_bias(layout: TiledLayout) -> Any:
+def bias_of_group(layout: TiledLayout) -> Any:
     """A function (super-block, block, bias of its first set, group) -> the bias of a group of the block."""
-    two_level, has_min, bias_of = layout.two_level, layout.minima is not None, _bias_of(layout)
+    two_level, has_min, bias_of = layout.two_level, layout.minima is not None, super_minima(layout)
     at = _Places(layout, 1).small_minima
 
     def group_bias(w, block, less, group):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.backends.cpu.attention import amx_kernel as amx_attention
 from octavo.backends.cpu.attention import kernel as attention
 from octavo.backends.cpu.attention import mla_int8_kernel as mla_int8
 from octavo.backends.cpu.attention import mla_kernel as mla
@@ -15,12 +16,14 @@ from octavo.backends.cpu.attention.cache_kernel import UNIT
 from octavo.backends.cpu.attention.cache_layout import kind_of
 from octavo.backends.cpu.launch.calls import rows_call, stride
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
+from octavo.backends.cpu.matmul.launch import BLOCKS_MIN_TOKENS
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import kernel as elementwise
 from octavo.formats.spec import AnyArray
 from octavo.graph.alibi import alibi_slopes
 from octavo.graph.node import Node
 from octavo.graph.schedule import root
+from octavo.jit.host_cpu import has_tiles
 from octavo.jit.program import KernelCall, address
 
 ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
@@ -137,8 +140,13 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMem
         return _latent(kind, group, dim, (*kinds, reaching), {**given, "pages": pages}, shared)
     part = max(PART, -(-pages.shape[1] // MAX_PARTS))
     if decodes < tokens:
-        tasks = -(-(tokens - decodes) // attention.TILE) * heads
+        tile, sharing = attention.TILE, heads
         kernel = attention.prefill_kernel(kind, dim, *kinds, reaching, sloped)
+        many = tokens - decodes >= BLOCKS_MIN_TOKENS and not shared.exact
+        if many and kind == "f16" and dim % 32 == 0 and has_tiles():
+            tile, sharing = amx_attention.tile_tokens(group), kv_heads
+            kernel = amx_attention.amx_prefill_kernel(group, dim, *kinds, reaching, sloped)
+        tasks = -(-(tokens - decodes) // tile) * sharing
         calls.append(KernelCall(kernel, tasks, **given, pages=pages[decodes:], splits=1, part=part, partial=0))
         calls[0].overlaps = decodes > 0
     if decodes:

@@ -25,7 +25,7 @@ from octavo.jit.program import KernelCall
 @binds("mul_mat", "mul_mat_add")
 def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     weight, x, *terms = inputs
-    return product(weight, x, out, terms, shared)
+    return product(weight, x, out, terms, shared, node.inputs[1])
 
 
 @binds("mul_mat_concat")
@@ -33,7 +33,7 @@ def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMem
     x, *weights = inputs
     calls, start = [], 0
     for weight in weights:
-        made = product(weight, x, out[:, start : start + weight.n], (), shared)
+        made = product(weight, x, out[:, start : start + weight.n], (), shared, node.inputs[0])
         if made:
             made[-1].overlaps = weight is not weights[-1] and not sums_in_memory(weight)
         calls += made

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.backends.cpu.device.memory_nodes import prefer_node_of
 from octavo.backends.cpu.packed.identity import boot_id, samples
 from octavo.formats.spec import U8, AnyArray
 
@@ -115,6 +116,7 @@ class Region:
     def part(self, start: int, stop: int) -> Iterator[U8]:
         """Zeros to fill, which become bytes `start` to `stop` of the region; each byte is of one part."""
         memory = np.zeros(stop - start, np.uint8)
+        prefer_node_of(start, self._stop - self._start)
         yield memory
         for at, block in self._filled(self._start + start, memory):
             first, last = max(self._start - at, 0), min(self._stop - at, BLOCK)

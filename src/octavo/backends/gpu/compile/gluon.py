@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.call import Calls, Grid, Launch
@@ -22,14 +23,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Name = Literal[
-    "int8", "w4a8", "fp8", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts", "experts_grouped", "prefill",
-    "prefill_8bit", "decode",
+    "int8", "w4a8", "w4a8_multicta", "fp8", "streamk", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts",
+    "experts_grouped",
+    "prefill", "prefill_8bit", "decode",
 ]
 FOLDER = "octavo.backends.gpu"
 MODULES: dict[Name, str] = {
     "int8": "matmul.w8a8.int8_hopper_kernel",
     "w4a8": "matmul.w8a8.int8_hopper_kernel",
+    "w4a8_multicta": "matmul.w8a8.w4a8_multicta_kernel",
     "fp8": "matmul.w8a8.fp8_hopper_kernel",
+    "streamk": "matmul.w8a8.streamk_kernel",
     "w4a16": "matmul.w4a16.hopper_kernel",
     "w4a16_streamk": "matmul.w4a16.streamk_kernel",
     "w4a16_multicta": "matmul.w4a16.streamk_multicta_kernel",
@@ -41,6 +45,7 @@ MODULES: dict[Name, str] = {
 }
 
 KERNELS: dict[Name, str] = {
+    "w4a8_multicta": "w4a8_multicta_kernel",
     "w4a16_streamk": "w4a16_streamk_kernel",
     "w4a16_multicta": "w4a16_multicta_kernel",
     "experts_grouped": "experts_grouped_kernel",
@@ -73,7 +78,9 @@ def given_up() -> frozenset[Name]:
 def kernel(name: Name) -> Any:
     """The kernel. Raises Unusable if it can't be imported."""
     with attempt(name):
-        return getattr(importlib.import_module(f"{FOLDER}.{MODULES[name]}"), KERNELS.get(name, f"{name}_hopper_kernel"))
+        path = f"{FOLDER}.{MODULES[name]}"
+        module = sys.modules.get(path) or importlib.import_module(path)
+        return getattr(module, KERNELS.get(name, f"{name}_hopper_kernel"))
 
 
 @contextmanager
@@ -136,6 +143,11 @@ class Preferred(Launch):
         self._otherwise = otherwise
         self._others: Calls | None = None
 
+    def moved(self, arguments: tuple[Any, ...], otherwise: Callable[[], Sequence[Callable[[], None]]]) -> Self:
+        other = super().moved(arguments, otherwise)
+        other._otherwise = otherwise
+        return other
+
     def prepare(self) -> Any:
         with suppress(Unusable), attempt(self._name):
             return super().prepare()
@@ -151,21 +163,22 @@ class Preferred(Launch):
         self._others()
 
 
-def tile_layout(block: list[int], kind: Any) -> Any:
-    """How a tile lies in shared memory: as tensor cores read it, or, of int32, row by row."""
+def tile_layout(block: list[int], kind: Any, plain: bool = False) -> Any:
+    """How a tile lies in shared memory: as tensor cores read it, or, `plain` or of int32, row by row."""
     from triton.experimental.gluon import language as gl
 
-    if kind == gl.int32:
-        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    if plain or kind == gl.int32:
+        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=kind.primitive_bitwidth, rank=len(block))
     return gl.NVMMASharedLayout.get_default_for(block, kind)
 
 
-def tiles(x: Any, rows: int, columns: int) -> Any:
-    """A descriptor of tiles of a float16, int8, fp8 or int32 matrix, with their `tile_layout`."""
+def tiles(x: Any, *block: int, plain: bool = False) -> Any:
+    """A descriptor of tiles of a float16, bfloat16, int8, fp8 or int32 matrix, or of more dimensions, with their
+    `tile_layout`."""
     import torch
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    kinds = {torch.float16: gl.float16, torch.int32: gl.int32}  # that of fp8 is that of int8, too
-    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8))
-    return TensorDescriptor.from_tensor(x, [rows, columns], layout)
+    kinds = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.int32: gl.int32}
+    layout = tile_layout(list(block), kinds.get(x.dtype, gl.int8), plain)  # fp8 lies as int8
+    return TensorDescriptor.from_tensor(x, list(block), layout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from threading import Lock
@@ -21,7 +21,7 @@ from octavo.backends.cores import cores
 log = logging.getLogger("octavo")
 MAX_THREADS = 16
 """And processes, each of which takes some 200 MB."""
-Kind = tuple[Any, ...]
+Kind = Hashable
 
 
 class Compilable(Protocol):

@@ -71,13 +71,15 @@ def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
 
 
 def _sorted_rows(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
-    """Float16 rows of pairs of a token and an expert, sorted, of the largest such product."""
-    most = 0
+    """Float16 rows of pairs of a token and an expert, sorted, of the largest such products: of those that are gated,
+    beside them, and of the others."""
+    most = {True: 0, False: 0}
     for node in (n for n in nodes if n.op.startswith("mul_mat_id")):
         tensor, pairs = node.inputs[0].tensor, math.prod(bind(node.shape[:-1], limits))
         if _become_float16(tensor, pairs, arch):
-            most = max(most, 2 * pairs * padded(tensor.shape[-1]))
-    return most
+            gated = node.op == "mul_mat_id_gated"
+            most[gated] = max(most[gated], 2 * pairs * padded(tensor.shape[-1]))
+    return sum(most.values())
 
 
 def _rotated_queries(nodes: Iterable[Node], limits: Sizes) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Any
+from functools import cache, cached_property, partial
+from typing import Any, Self
 
 from octavo.backends.gpu.compile.warm_up import PendingKernels
 from octavo.backends.gpu.device.driver import prefer_shared_memory
@@ -15,6 +15,19 @@ Grid = tuple[int, ...]
 CARVEOUTS = ((32 << 10, -1), (112 << 10, 75))
 """Bytes of shared memory that the kernels of a step need at the most, and the percentage of the L1 that all of them ask
 for as such, the carveout: 196 KiB on an H200; -1 leaves it to the driver."""
+
+
+class Kind:
+    """What a kernel is compiled for, hashed once."""
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Kind) and self._hash == other._hash and self._parts == other._parts)
 
 
 class Launch:
@@ -31,38 +44,46 @@ class Launch:
         self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
         self.made: Any = None
         self._sets_carveout = target.arch == "sm_90"
-        self._arguments = for_triton(arguments)
+        self.arguments = for_triton(arguments)
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
         self._options = {**dict(zip(constants, for_triton(tuple(constants.values())), strict=True)), **how}
         if "PDL" in kernel.arg_names:
             self._options["PDL"] = target.pdl
             if target.pdl:
                 self._options["launch_pdl"] = True
-        missing = [name for name in kernel.arg_names[len(self._arguments) :] if name not in self._options]
-        assert not missing, missing  # which `use` gives, too
-        self._run: Callable[[], object] = partial(kernel[self._grid], *self._arguments, **self._options)
+        self._rest = [self._options[name] for name in kernel.arg_names[len(self.arguments) :]]  # which `use` gives, too
+        self._run: Callable[[], object] | None = None
 
     def __call__(self) -> None:
+        if self._run is None:
+            self._run = partial(self.kernel[self._grid], *self.arguments, **self._options)
         self._run()
 
-    @property
-    def compiled_for(self) -> tuple[Any, ...]:
+    def moved(self, arguments: tuple[Any, ...], otherwise: Callable[[], Sequence[Callable[[], None]]]) -> Self:
+        """The same launch with addresses in place of some tensors, for a kernel that is made for this one;
+        `otherwise` gives calls that do as much where it can't be made."""
+        other = object.__new__(type(self))
+        made = {"arguments": arguments, "compiled_for": self.compiled_for, "prepare": self.prepare}
+        other.__dict__.update(self.__dict__, **made)  # a kernel is compiled for tensors, not for addresses
+        return other
+
+    @cached_property
+    def compiled_for(self) -> Kind:
         """What the compiled kernel depends on: launches for which this is equal share one."""
-        return id(self.kernel), *map(_kind, self._arguments), *sorted(self._options.items())
+        return Kind((id(self.kernel), *map(_kind, self.arguments), *sorted(self._options.items())))
 
     def prepare(self) -> Any:
         """The compiled kernel, loaded; it is compiled unless this process has it. None where it can't be."""
         from octavo.backends.gpu.compile.cache import with_cache
 
-        made = self.kernel.warmup(*self._arguments, grid=self._grid, **self._options)
+        made = self.kernel.warmup(*self.arguments, grid=self._grid, **self._options)
         with_cache(lambda: made.run)  # Triton loads a kernel when it is first asked for this
         return made
 
     def use(self, made: Any) -> None:
         """Launch a kernel that was compiled for this, or for its like, without asking again what it is compiled for."""
         self.made = made
-        rest = self.kernel.arg_names[len(self._arguments) :]
-        self._run = partial(made[self._grid], *self._arguments, *(self._options[name] for name in rest))
+        self._run = partial(made[self._grid], *self.arguments, *self._rest)
 
     @property
     def shared_memory(self) -> tuple[int, int] | None:
@@ -111,8 +132,19 @@ class Calls:
             call()
 
 
+class LateCalls(Calls):
+    """Calls that are made when they are first asked for."""
+
+    def __init__(self, make: Callable[[], Sequence[Callable[[], None]]]) -> None:
+        self._make = make
+
+    @cached_property
+    def calls(self) -> tuple[Callable[[], None], ...]:  # type: ignore[override]
+        return tuple(self._make())
+
+
 class Captured(Calls):
-    """Calls that run one by one the first time, and from the second on as one captured graph.
+    """Calls that run as one captured graph; one by one the first time, unless all launch kernels that are there.
 
     The kernels of its launches are being made from when it is made on, and are waited for before the first run.
     """
@@ -139,12 +171,19 @@ class Captured(Calls):
     def __call__(self) -> None:
         self.make_ready()
         self._runs += 1
-        if self._runs == 1:
-            super().__call__()
-            return
-        if self._graph is None:
+        if self._graph is None and (self._runs > 1 or self._may_capture_first()):
             self._graph = self._capture()
-        self._graph.replay()
+        if self._graph is None:
+            super().__call__()
+        else:
+            self._graph.replay()
+
+    def is_captured(self) -> bool:
+        return self._graph is not None
+
+    def _may_capture_first(self) -> bool:
+        """Whether no call compiles, loads or allocates anything when it runs first."""
+        return all(isinstance(call, Launch) and call.made is not None for call in self.calls)
 
     def _capture(self) -> Any:
         import torch
@@ -153,22 +192,23 @@ class Captured(Calls):
         cuda.current_blas_handle()  # each thread has its own, and none can be made during a capture
         torch.cuda.synchronize()
         set_carveouts([call for call in self.calls if isinstance(call, Launch)])  # a graph keeps what is asked for now
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=_capture_stream(), capture_error_mode="thread_local"):
-            super().__call__()
+        graph: Any = torch.cuda.CUDAGraph()
+        with cuda.stream(_capture_stream(here_card())):  # `torch.cuda.graph` would give unused memory back each time
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                super().__call__()
+            finally:
+                graph.capture_end()
         return graph
 
 
-def _capture_stream() -> Any:
-    """The stream of this thread's card on which graphs are captured; None, torch's own, where there is but one card."""
-    return None if (card := here_card()) is None else _stream_of(card)
-
-
 @cache
-def _stream_of(card: int) -> Any:
+def _capture_stream(card: int | None) -> Any:
+    """The stream of a card on which graphs are captured; what loading took is given back before the first."""
     import torch
 
     cuda: Any = torch.cuda
+    cuda.empty_cache()
     return cuda.Stream(card)
 
 
@@ -184,6 +224,9 @@ class OnCard:
 
     def is_ready(self) -> bool:
         return self._call.is_ready() if isinstance(self._call, Captured) else True
+
+    def is_captured(self) -> bool:
+        return isinstance(self._call, Captured) and self._call.is_captured()
 
     def make_ready(self) -> None:
         if isinstance(self._call, Captured):

@@ -51,10 +51,15 @@ class Context:
     wanted: frozenset[str] = frozenset({"plain", "ordered"})
     copies: bool = True
     communicator: Any = None
+    asked: list[tuple[str, Any, bool]] | None = None
 
     def begin_plan(self) -> Context:
         """The same memory for another plan, which finds nothing in it."""
-        return replace(self, contents={})
+        return replace(self, contents={}, asked=None)
+
+    def recording(self) -> Context:
+        """The same, which keeps what `holds` is asked and answers in `asked`."""
+        return replace(self, asked=[])
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Launch:
         return Launch(self.target, kernel, grid, *arguments, **options)
@@ -79,6 +84,8 @@ class Context:
         """
         same = self.contents.get(name) is value
         self.contents[name] = value
+        if self.asked is not None:
+            self.asked.append((name, value, same))
         return same
 
     def counters(self, size: int) -> torch.Tensor:

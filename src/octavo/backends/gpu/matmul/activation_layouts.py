@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.call import Captured
@@ -14,7 +14,9 @@ from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 from octavo.backends.gpu.matmul.launch import library_multiplies
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MIN_TOKENS
+from octavo.backends.gpu.matmul.w8a8.row_scales import MOST_TOKENS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
+from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Graph
 from octavo.graph.protocol import Call
 
@@ -24,18 +26,18 @@ ALL = frozenset({"plain", "ordered"})
 class ReadLayouts(Captured):
     """Calls that make of activations only what is read.
 
-    whole  calls that make all of it. They are taken where a kernel in Gluon turns out not to compile before the calls
-           are captured: the one in its place may read the other half
+    whole  gives calls that make all of it. They are taken where a kernel in Gluon turns out not to compile before the
+           calls are captured: the one in its place may read the other half
     """
 
-    def __init__(self, calls: Sequence[Call], whole: Sequence[Call]) -> None:
-        self._known, self._whole = gluon.given_up(), tuple(whole)
+    def __init__(self, calls: Sequence[Call], whole: Callable[[], Sequence[Call]]) -> None:
+        self._known, self._whole = gluon.given_up(), whole
         super().__init__(calls)
 
     def __call__(self) -> None:
         self.make_ready()
         if self._graph is None and gluon.given_up() != self._known:
-            self.calls = self._whole
+            self.calls = tuple(self._whole())
         super().__call__()
 
 
@@ -58,14 +60,19 @@ def may_copy(c: Context) -> bool:
 
 
 def copies(c: Context, bound: Sequence[BoundNode]) -> bool:
-    """Whether products copy weights to shared memory: one takes activations in that order, or the library has most."""
+    """Whether products copy weights to shared memory: one takes activations in that order, or most are the library's
+    or tensor cores' with weights that have a scale for each row."""
     products = [b for b in bound if b.node.op.startswith("mul_mat")]
-    of_library = [b for b in products if any(library_multiplies(c, w, b.out) for w in b.inputs)]
-    if 2 * len(of_library) > len(products):
+    copying = [b for b in products if any(_library_or_rows(c, w, b.out) for w in b.inputs)]
+    if 2 * len(copying) > len(products):
         return True
     some = {id(b.out): b.out for b in bound if isinstance(b.out, Activation) and b.out.both}
     readers = ((b, some[id(x)]) for b in bound for x in b.inputs if id(x) in some)
     return any("ordered" in (_of_products(c, b, x) or ()) for b, x in readers)
+
+
+def _library_or_rows(c: Context, weight: object, y: Any) -> bool:
+    return library_multiplies(c, weight, y) or (isinstance(weight, RowWeight) and len(y) > MOST_TOKENS)
 
 
 def _taken(c: Context, reader: BoundNode, x: Activation) -> frozenset[str]:

@@ -7,7 +7,7 @@ scale of its own; who multiplies next divides by the root of the mean square, fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -126,7 +126,7 @@ def _product(c: Context, b: BoundNode) -> PersistentProduct | None:
     return PersistentProduct(weights, shapes, x, b.out, terms)  # type: ignore[arg-type]
 
 
-def _maker(b: BoundNode, places: dict[int, int], users: dict[int, list[Node]]) -> int:
+def _maker(b: BoundNode, places: dict[int, int], users: Mapping[int, Sequence[Node]]) -> int:
     """The place of the product whose results alone `b` norms or activates, and quantizes; -1 for none."""
     if b.node.op not in ("rms_norm", "swiglu") or not b.node.quantizes or not isinstance(b.out, Activation):
         return -1

@@ -27,6 +27,7 @@ from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS, DotShape,
 from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.w4a16.launch import w4a16_product, w4a16_product_pair
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape, LibraryShape, MultiCtaShape, StreamKShape
+from octavo.backends.gpu.matmul.w8a8.streamk import STREAMK_KINDS, streamk_product
 from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
@@ -273,9 +274,17 @@ def _float_product(
             calls.append(c.launch(activations.float_kernel, (len(x), -(-w.k // 1024)), Source(matrix(x)),
                                   matrix(rounded), None, w.k, w.k, KIND="values", B=1024, PLANES=1))
         x = rounded
+    library = partial(_library_product, c, x, weights, y, terms)
+    streams = weights.dtype in STREAMK_KINDS and len({t.ndim for t in terms}) == len(terms)
+    return [*calls, *(streamk_product(c, x, weights, None, y, terms, library) if streams else library())]
+
+
+def _library_product(
+    c: Context, x: torch.Tensor, weights: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
+) -> list[Call]:
     if terms and terms[-1].data_ptr() == y.data_ptr():
-        return [*calls, partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]
-    return [*calls, partial(library_product, x, weights, y), *_added(c, y, terms)]
+        return [partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]
+    return [partial(library_product, x, weights, y), *_added(c, y, terms)]
 
 
 def _float_matvec(

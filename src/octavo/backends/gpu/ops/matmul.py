@@ -7,23 +7,22 @@ from typing import Any
 
 import torch
 
-from octavo.backends.gpu.launch.arguments import Biases, Source, matrix
+from octavo.backends.gpu.launch.arguments import matrix
 from octavo.backends.gpu.launch.context import Context, Weight
 from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import block_of
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.experts import launch as experts
+from octavo.backends.gpu.matmul.experts.gated import gated_rows, plain_rows
 from octavo.backends.gpu.matmul.launch import product, product_by_id, product_pair, rows_of
 from octavo.backends.gpu.matmul.matvec.float8_kernel import FLOAT8_PLANES
 from octavo.backends.gpu.matmul.w8a8.row_scales import row_product
 from octavo.backends.gpu.ops.quantize import float_call, quantize_call
 from octavo.backends.gpu.ops.registry import binds
 from octavo.backends.gpu.pointwise import kernel as pointwise
-from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
-from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
 
 
@@ -60,21 +59,12 @@ def _mul_mat_concat_add(c: Context, node: Node, inputs: Sequence[Any], out: Any)
 def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     weight, x, ids, *others = inputs
     (weight,) = c.joined([weight, *others])
-    k = x.shape[-1]
-    rows = experts.Rows(x, Source(matrix(x.view(-1, k))), "values", x.numel() // k)
-    return _of_experts(c, weight, rows, ids, out, ids.shape[1] if x.ndim == 2 else 1)
+    return _of_experts(c, weight, plain_rows(x), ids, out, ids.shape[1] if x.ndim == 2 else 1)
 
 
 @binds("mul_mat_id_gated")
 def _mul_mat_id_gated(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    weight, x, up, ids, *biases = inputs
-    k, gating = x.shape[-1], POINTWISE[node.attrs["gating"]]
-    source = Source(
-        matrix(x.view(-1, k)), matrix(up.view(-1, k)), biases=Biases(biases[0], biases[1], ids) if biases else None,
-        numbers=tuple(gating.given(node.attrs)),
-    )
-    rows = experts.Rows(x, source, expression_of(gating.name), x.numel() // k)
-    return _of_experts(c, weight, rows, ids, out, 1)
+    return _of_experts(c, inputs[0], gated_rows(node, inputs), inputs[3], out, 1)
 
 
 def _of_experts(

@@ -30,7 +30,7 @@ def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     source = Source(matrix(x), matrix(others[0]) if others else None, float(node.attrs.get("eps", 0.0)))
     if isinstance(out, TokenCodes):
         block = next_power_of_2(out.k)
-        return [quantize_tokens(c, out, source, kind, block, warps_of(block), node.static_scale, least)]
+        return quantize_tokens(c, out, source, kind, block, warps_of(block), node.static_scale, least)
     if isinstance(out, Activation):
         return quantized(c, source, out, kind)
     return [float_call(c, source, len(out), matrix(out), None, kind, out.shape[1], out.shape[1])]

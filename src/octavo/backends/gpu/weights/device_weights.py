@@ -11,6 +11,7 @@ import numpy as np
 from octavo.backends.gpu.launch.arguments import PackedWeight
 from octavo.backends.gpu.weights.layout import PlaneLayout, padded, row_layout
 from octavo.backends.gpu.weights.pack import Packed
+from octavo.formats.array_like import contiguous
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +111,7 @@ def kernel_views(packed: Packed) -> dict[str, np.ndarray[Any, Any]]:
     out: dict[str, np.ndarray[Any, Any]] = {}
     pair_types = {2: np.int32, 1: np.int16}
     for name, part in parts.items():
-        whole = np.ascontiguousarray(part)
+        whole = contiguous(part)
         if name.startswith("codes"):
             whole = whole.view(np.int32)
         elif whole.ndim == 3 and whole.shape[2] % 2 == 0 and whole.dtype.itemsize in pair_types:

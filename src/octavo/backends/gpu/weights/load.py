@@ -1,29 +1,29 @@
-"""From stored tensors to weights on the device, some rows at a time on all cores."""
+"""From stored tensors to weights on the device: their bytes are copied there, and unpacked and packed there."""
 
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import numpy as np
+import torch
 
-from octavo.backends.cores import cores
 from octavo.backends.gpu.matmul.matvec_persistent.persistent_shape import has_kernel
+from octavo.backends.gpu.weights.device_array import DeviceArray
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, kernel_views
-from octavo.backends.gpu.weights.layout import ScaleKind, layout_of, padded
-from octavo.backends.gpu.weights.pack import Packed, pack
+from octavo.backends.gpu.weights.layout import PlaneLayout, ScaleKind, layout_of, padded
+from octavo.backends.gpu.weights.pack import Packed, pack, scale_kind
+from octavo.backends.gpu.weights.upload import upload
 from octavo.errors import QuantFormatError
 from octavo.formats import PlacedQTensor, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
 from octavo.formats.qtensor import TimesQTensor
 
-if TYPE_CHECKING:
-    import torch
-
 log = logging.getLogger("octavo")
 
-CHUNK_VALUES = 1 << 22  # values that a thread packs at a time
+CHUNK_VALUES = 1 << 25
+"""Values that are unpacked at a time, each of which takes some bytes meanwhile."""
 KINDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -33,52 +33,76 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     n, k = tensor.shape[-2:]
     if tensor.format.is_float:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
-    spans = list(chunks(experts * n, k, CHUNK_VALUES))
-    with ThreadPoolExecutor(cores()) as pool:
-        packed = _packed(tensor.stored(), spans, pool)
-    views = [kernel_views(p) for p in packed]
-    parts = {name: _joined([v[name] for v in views], device) for name in views[0]}
+    layout, parts = _packed(tensor, device)
     if isinstance(tensor, TimesQTensor):
-        parts["factors"] = _joined([tensor.factors[:, None]], device)
-    return QuantWeight(packed[0].layout, experts, n, k, parts)
+        parts["factors"] = torch.from_numpy(tensor.factors[:, None]).to(device)
+    return QuantWeight(layout, experts, n, k, parts)
 
 
 def vector(tensor: QTensor, device: str) -> torch.Tensor:
     """A weight of one dimension as float32."""
-    import torch
-
     return torch.from_numpy(dequantize(tensor)).to(device)
 
 
-def _packed(tensor: QTensor, parts: list[slice], pool: ThreadPoolExecutor) -> list[Packed]:
-    """All parts packed with scales of one kind: the smallest that holds those of every part."""
+def device_planes(tensor: QTensor, device: str) -> Iterator[tuple[slice, Planes]]:
+    """Some rows after the other, counted through all axes but the last, and their planes, whose arrays are on the
+    device."""
+    source, k = tensor.in_parts(), tensor.shape[-1]
+    for rows in chunks(tensor.size // k, k, CHUNK_VALUES):
+        data = DeviceArray(upload(source, device, rows))
+        yield rows, unpack(QTensor(tensor.format, (len(data), k), cast(Any, data)))
 
-    def planes(part: slice) -> Planes:
-        return unpack(QTensor(tensor.format, (part.stop - part.start, tensor.shape[-1]), tensor.rows(part)))
 
-    packed = list(pool.map(lambda part: pack(planes(part), tensor.format), parts))
-    if not all(_finite(p) for p in packed):
+class Rows:
+    """Tensors by name, filled by some rows after the other."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self.whole = count, dict[str, torch.Tensor]()
+
+    def put(self, rows: slice, parts: Mapping[str, Any]) -> None:
+        """Rows of all tensors, arrays on the device."""
+        for name, part in parts.items():
+            tensor: torch.Tensor = part.tensor
+            if len(tensor) == self._count:
+                self.whole[name] = tensor.contiguous()
+                continue
+            if name not in self.whole:
+                self.whole[name] = tensor.new_empty((self._count, *tensor.shape[1:]))
+            self.whole[name][rows] = tensor
+
+
+def _packed(tensor: QTensor, device: str) -> tuple[PlaneLayout, dict[str, torch.Tensor]]:
+    """A layout whose kind of scales is the smallest that holds all, and the parts."""
+    found = _packed_as(tensor, device, None)
+    if found is None:
+        kinds = {scale_kind(planes) for _, planes in device_planes(tensor, device)}
+        found = _packed_as(tensor, device, "f32" if "f32" in kinds else "f16")
+        assert found is not None
+    return found
+
+
+def _packed_as(
+    tensor: QTensor, device: str, kind: ScaleKind | None
+) -> tuple[PlaneLayout, dict[str, torch.Tensor]] | None:
+    """The same with a given kind of scales, or that of the first rows; None where others need another."""
+    parts, layouts, finite = Rows(tensor.size // tensor.shape[-1]), set[PlaneLayout](), True
+    for rows, planes in device_planes(tensor, device):
+        packed = pack(planes, tensor.format, kind)
+        layouts.add(packed.layout)
+        if len(layouts) > 1:
+            return None
+        finite = finite and _finite(packed)
+        parts.put(rows, kernel_views(packed))
+    if not finite:
         log.warning("tensor %s holds NaN or Inf", tensor.name)
-    kinds = {p.layout.scale for p in packed}
-    if len(kinds) == 1:
-        return packed
-    kind: ScaleKind = "f32" if "f32" in kinds else "f16"
-    return list(pool.map(lambda part: pack(planes(part), tensor.format, kind), parts))
+    return layouts.pop(), parts.whole
 
 
 def _finite(p: Packed) -> bool:
     return all(a is None or a.dtype == np.uint8 or bool(np.isfinite(a).all()) for a in (p.scale, p.minimum))
 
 
-def _joined(parts: list[Any], device: str) -> torch.Tensor:
-    import torch
-
-    return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts)).to(device)
-
-
 def _floats(tensor: QTensor, device: str) -> torch.Tensor:
-    import torch
-
     number = tensor.format.number
     assert number is not None
     if isinstance(tensor, PlacedQTensor):
@@ -86,8 +110,8 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
         return placed.to(device)
     if number.name not in KINDS:
         return torch.from_numpy(dequantize(tensor)).to(device)
-    raw = torch.from_numpy(np.require(tensor.data, requirements="W")).to(device)
-    return raw.view(getattr(torch, KINDS[number.name]))
+    rows = slice(0, tensor.size // tensor.shape[-1])
+    return upload(tensor.in_parts(), device, rows).view(getattr(torch, KINDS[number.name]))
 
 
 def supported(tensor: QTensor) -> tuple[bool, str]:
@@ -96,7 +120,8 @@ def supported(tensor: QTensor) -> tuple[bool, str]:
         return not isinstance(tensor, TimesQTensor), "no kernel for floats and factors of rows"
     try:
         layout = layout_of(tensor.format, "f16")
-        if isinstance(tensor, TimesQTensor) and (layout.float8 or has_kernel(layout, padded(tensor.shape[-1]))):
+        fused = layout.bits == 8 and (layout.float8 or has_kernel(layout, padded(tensor.shape[-1])))
+        if isinstance(tensor, TimesQTensor) and fused:
             return False, f"no kernel for {tensor.format.name} and factors of rows"
     except QuantFormatError as error:
         return False, str(error)

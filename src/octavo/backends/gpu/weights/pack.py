@@ -115,7 +115,7 @@ def scale_kind(planes: Planes) -> ScaleKind:
 
 
 def _exponents(d: F32) -> U8:
-    return ((np.ascontiguousarray(d).view(np.uint32) >> 23) & 0xFF).astype(np.uint8)
+    return ((d.view(np.uint32) >> 23) & 0xFF).astype(np.uint8)
 
 
 def _exponent_value(e: U8) -> F32:
@@ -141,7 +141,7 @@ def _pairs(groups: AnyArray, layout: PlaneLayout) -> AnyArray:
     """[N, Kp / G] -> [N, Kp / 2G, 2]: a group of a tile's first half beside its counterpart of the second."""
     per_half = HALF // layout.group
     split = groups.reshape(len(groups), -1, 2, per_half).transpose(0, 1, 3, 2)
-    return np.ascontiguousarray(split).reshape(len(groups), -1, 2)
+    return split.reshape(len(groups), -1, 2)
 
 
 def _unpaired(pairs: AnyArray, layout: PlaneLayout) -> AnyArray:

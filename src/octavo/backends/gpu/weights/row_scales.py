@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from octavo.backends.cores import cores
-from octavo.formats import QTensor, unpack
-from octavo.formats.codec import chunks
+from octavo.backends.gpu.weights.load import Rows, device_planes
+from octavo.formats import QTensor
 from octavo.formats.rows import pack_int4
 
 log = logging.getLogger("octavo")
-
-CHUNK_VALUES = 1 << 22
 
 
 @dataclass(eq=False)
@@ -42,37 +39,25 @@ class RowWeight:
 
 def load_rows(tensor: QTensor, device: str) -> RowWeight:
     """A matrix of a format of rows on the device."""
-    n, k = tensor.shape
-    fmt, stored = tensor.format, tensor.stored()
-    width = k if fmt.bits == 8 else k // 2
-    codes, scale = np.empty((n, width), np.uint8), np.empty(n, np.float32)
-    groups = np.empty((k // fmt.group, n), np.float16).T if fmt.folds else None
-
-    def work(part: slice) -> None:
-        planes = unpack(QTensor(fmt, (part.stop - part.start, k), stored.rows(part)))
-        assert planes.d is not None
-        scale[part] = planes.d[:, 0]
+    (n, k), fmt = tensor.shape, tensor.format
+    parts = Rows(n)
+    for rows, planes in device_planes(tensor, device):
+        q, scale = (cast(Any, part) for part in (planes.q, planes.d))
         if fmt.bits == 4:
-            codes[part] = pack_int4(planes.q ^ np.uint8(8))
+            q = pack_int4(q ^ np.uint8(8))
         elif fmt.number is None:
-            codes[part] = planes.q ^ np.uint8(0x80)
+            q = q ^ np.uint8(0x80)
         else:  # some tensor cores take NaN for a number
-            codes[part] = planes.q
-            scale[part][np.isnan(fmt.number.decode(planes.q)).any(axis=1)] = np.nan
-        if groups is not None:
-            assert planes.sc is not None
-            groups[part] = planes.sc
-
-    with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(work, chunks(n, k, CHUNK_VALUES)))
-    if not np.isfinite(scale).all():
+            lost: Any = np.isnan(fmt.number.decode(q)).any(axis=1)
+            scale = np.where(lost[:, None], np.float32(np.nan), scale)
+        parts.put(rows, {"codes": q, "scale": scale, **({"groups": planes.sc} if fmt.folds else {})})
+    codes, scale, groups = (parts.whole.get(name) for name in ("codes", "scale", "groups"))
+    assert codes is not None
+    assert scale is not None
+    if not bool(scale.isfinite().all()):
         log.warning("tensor %s holds NaN or Inf", tensor.name)
-    on = torch.from_numpy(codes).to(device)
-    typed = on if fmt.bits == 4 else on.view(torch.float8_e4m3fn if fmt.number is not None else torch.int8)
-    return RowWeight(
-        n, k, typed, torch.from_numpy(scale).to(device),
-        None if groups is None else torch.from_numpy(groups).to(device),
-    )
+    typed = codes if fmt.bits == 4 else codes.view(torch.float8_e4m3fn if fmt.number is not None else torch.int8)
+    return RowWeight(n, k, typed, scale.view(n), None if groups is None else groups.t().contiguous().t())
 
 
 def joined_rows(weights: Sequence[RowWeight]) -> RowWeight:

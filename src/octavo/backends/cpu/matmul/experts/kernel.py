@@ -18,7 +18,10 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
+from octavo.backends.cpu.matmul.amx_kernel import PRODUCT as TILE_PRODUCT
+from octavo.backends.cpu.matmul.amx_kernel import TOKENS_BF16
 from octavo.backends.cpu.matmul.tasks import PRODUCT
+from octavo.backends.cpu.matmul.tile_sweep import N
 from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
 from octavo.jit.simd import call, i32_pointer, i64_pointer, stack
@@ -162,3 +165,63 @@ def mul_mat_sorted_kernel(sizes: tuple[int, ...]) -> Any:
             call(kernel, memory, task % a.tiles)
 
     return mul_mat_sorted
+
+
+TOKENS_SORTED = record("kernel tokens", "starts", "x_stride of_tile chunks")
+"""kernel    `tokens_kernel` of `amx_kernel`
+tokens    its record, for the first row of x
+starts    as `SORT_PAIRS` has it
+x_stride  bytes of a row of x
+of_tile   bytes of a tile; those of an expert begin with tile starts[expert] // 16 + expert
+chunks    pieces of a tile
+"""
+
+
+@kernels(TOKENS_SORTED)
+def tokens_sorted_kernel() -> Any:
+    """Task i rounds chunk i % chunks of all rows of expert i // chunks to bfloat16, in tiles of their own."""
+    copy_tokens, tokens_bytes, n = TOKENS_BF16.copy, TOKENS_BF16.nbytes, N
+
+    def tokens_sorted(a, task):
+        chunks, starts = a.chunks, i32_pointer(a.starts)
+        expert = task // chunks
+        first, count = starts[expert], starts[expert + 1] - starts[expert]
+        memory = stack(tokens_bytes)
+        part = copy_tokens(memory, a.tokens)
+        part.x += first * a.x_stride
+        part.out += (first // n + expert) * a.of_tile
+        part.tokens = count
+        for i in range((count + n - 1) // n):
+            call(a.kernel, memory, i * chunks + task % chunks)
+
+    return tokens_sorted
+
+
+TILE_SORTED = record("kernel product", "starts", "expert_bytes of_tile tasks")
+"""kernel        a kernel of `amx_kernel`
+product       its record, for the first tile of x, the first row of y and expert 0
+starts        as `SORT_PAIRS` has it
+expert_bytes  bytes of an expert's weights
+of_tile       as `TOKENS_SORTED` has it
+tasks         of an expert
+"""
+
+
+@kernels(TILE_SORTED)
+def tile_sorted_kernel() -> Any:
+    """Task i makes some rows of y for all rows of x of expert i // tasks."""
+    copy_product, product_bytes, n = TILE_PRODUCT.copy, TILE_PRODUCT.nbytes, N
+
+    def tile_sorted(a, task):
+        starts, expert = i32_pointer(a.starts), task // a.tasks
+        first, count = starts[expert], starts[expert + 1] - starts[expert]
+        if count > 0:
+            memory = stack(product_bytes)
+            product = copy_product(memory, a.product)
+            product.weights += expert * a.expert_bytes
+            product.x += (first // n + expert) * a.of_tile
+            product.y += first * product.y_stride
+            product.tokens = count
+            call(a.kernel, memory, task % a.tasks)
+
+    return tile_sorted

@@ -19,9 +19,13 @@ from octavo.backends.cpu.launch.calls import (
 )
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.launch.views import reshaped
+from octavo.backends.cpu.matmul import amx_kernel
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.experts import kernel as experts
+from octavo.backends.cpu.matmul.launch import takes_tiles, tile_arguments, tile_kernel, tile_parts
 from octavo.backends.cpu.matmul.tasks import PRODUCT
+from octavo.backends.cpu.matmul.tile_sweep import TILE_BYTES, N, panels_of_task
+from octavo.backends.cpu.weights.layout import STEP
 from octavo.backends.cpu.weights.pack import TiledWeight
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
@@ -81,6 +85,9 @@ class _Sorted:
         weight, pairs, n_experts = self._weight, self._ids.size, len(self._weight.data)
         calls: list[KernelCall] = []
         starts, sources, places = self._order(calls)
+        if takes_tiles(weight, pairs // n_experts, self._shared):
+            products = self._tile_products(starts, sources, calls)
+            return [*calls, copy_rows(reshaped(out, pairs, weight.n), products, places)]
         rows = self._rows(starts, sources, calls)
         products = self._shared.memory("products", (pairs, weight.n), np.float32)
         sizes = tiles_of(weight)
@@ -92,6 +99,36 @@ class _Sorted:
             expert_bytes=weight.data[0].nbytes, tiles=tiles,
         ))
         return [*calls, copy_rows(reshaped(out, pairs, weight.n), products, places)]
+
+    def _tile_products(self, starts: AnyArray, sources: AnyArray, calls: list[KernelCall]) -> AnyArray:
+        """Products by matrix tiles, in the order of `sources`; rows of x become bfloat16 without being codes before."""
+        weight, shared, pairs, n_experts = self._weight, self._shared, len(sources), len(self._weight.data)
+        parts, steps = tile_parts(weight), -(-weight.k // STEP)
+        of_tile, chunks = steps * parts * TILE_BYTES, quantize.tasks_of(N, weight.k, N)[1]
+        rows = shared.memory("rows", (pairs, weight.k), np.float32)
+        tiles = shared.memory("tiles", ((pairs // N + n_experts + 1) * of_tile,), np.uint8)
+        if not shared.holds(rows, self._x_node, self._ids_node, f"tiles {parts}"):
+            calls.append(copy_rows(rows, self._x, sources))
+            record = amx_kernel.TOKENS_BF16.new(
+                out=tiles, x=rows, x_stride=stride(rows), tokens=0, k=weight.k, chunks=chunks
+            )
+            calls.append(KernelCall(
+                experts.tokens_sorted_kernel(), n_experts * chunks, (rows, tiles),
+                kernel=amx_kernel.tokens_kernel(parts), tokens=record, starts=starts,
+                x_stride=stride(rows), of_tile=of_tile, chunks=chunks,
+            ))
+        products, panels = shared.memory("products", (pairs, weight.n), np.float32), panels_of_task(weight.n)
+        tasks = -(-weight.n // (16 * panels))
+        product = amx_kernel.PRODUCT.new(
+            **tile_arguments(weight, panels), x=tiles, y=products, y_stride=stride(products), tokens=0,
+            terms=0, term_count=0,
+        )
+        calls.append(KernelCall(
+            experts.tile_sorted_kernel(), n_experts * tasks, (weight, tiles, products),
+            kernel=tile_kernel(weight), product=product, starts=starts,
+            expert_bytes=weight.data[0].nbytes, of_tile=of_tile, tasks=tasks,
+        ))
+        return products
 
     def _order(self, calls: list[KernelCall]) -> tuple[AnyArray, AnyArray, AnyArray]:
         """Where each expert's pairs start, their rows of x, and where each pair went."""

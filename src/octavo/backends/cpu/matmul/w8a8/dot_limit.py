@@ -3,7 +3,7 @@
 
 Algorithm: `int8_kernel`'s tile of sums, over and over.
 Tile:
-    panel [4 chunks, 16 rows, 64] and x [4 chunks, WIDE, 64] in the L1, REPEATS times
+    panel [4 chunks, 16 rows, 64] and x [4 chunks, WIDE, 64] in the L1, REPEATS times; or two tiles of each
 Bound: instructions, by definition: 843 GOPS with two threads of a Zen 4 (bench/results/cpu-gemm-2026-11-21.json).
 Tried: nothing else.
 Twin: `octavo.ops.definition.int8_gemm`
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.backends.cpu.matmul.tile_sweep import TILE_BYTES
 from octavo.backends.cpu.matmul.w8a8.int8_kernel import WIDE, tile_sums
 from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.simd import i64_pointer, stack
+from octavo.jit.simd import amx, i64_pointer, stack
 
 CHUNKS, REPEATS = 4, 256
 
@@ -44,3 +45,23 @@ def dot_limit_kernel() -> Any:
         i64_pointer(a.out)[task] = i64_pointer(sums)[task % 8]
 
     return dot_limit
+
+
+@kernels(DOT_LIMIT)
+def tile_limit_kernel() -> Any:
+    """The same by matrix tiles: two of tokens times two of weights, as often as makes as many operations."""
+    repeats, of_tile, of_two, size = OPERATIONS // (4 * 16 * 16 * 64 * 2), TILE_BYTES, 2 * TILE_BYTES, 4 * TILE_BYTES
+
+    def tile_limit(a, task):
+        x, sums = stack(size), stack(size)
+        for i in range(size // 8):
+            i64_pointer(x)[i] = 0
+        amx.configure(64)
+        amx.begin_sums(sums, of_tile, of_two, 64, True, 2, 2)
+        for _repeat in range(repeats):
+            amx.add_unsigned(x, of_tile, x + of_two, of_tile, 2, 2)
+        amx.end_sums(sums, of_tile, of_two, 64, 2, 2)
+        amx.release()
+        i64_pointer(a.out)[task] = i64_pointer(sums)[task % 8]
+
+    return tile_limit

@@ -275,6 +275,7 @@ class _GemmPlan(_Plan):
 
     def __init__(self, kind: int, m: int, n: int) -> None:
         from octavo.backends.cpu.matmul.w8a8 import int8_kernel as kernels
+        from octavo.backends.cpu.matmul.w8a8.amx_kernel import product_kernel
 
         wide, narrow = kernels.tiles_of(m)
         tiles = ((0, wide, kernels.WIDE), (wide * kernels.WIDE, narrow, kernels.NARROW))
@@ -284,7 +285,7 @@ class _GemmPlan(_Plan):
         copies = [
             (kernels.tiles_kernel(), count, not first and wide > 0 and narrow > 0) for first, count, _ in tiles if count
         ]
-        super().__init__(kind, m, [*copies, (kernels.gemm_kernel(kind), -(-n // 16), False)])
+        super().__init__(kind, m, [*copies, (product_kernel(kind), -(-n // 16), False)])
 
     def _fill(self, a: AnyArray, place: dict[str, int]) -> tuple[AnyArray, ...]:
         (m, k), stride = a.shape, a.strides[0]

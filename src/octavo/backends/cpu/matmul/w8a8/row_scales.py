@@ -14,6 +14,7 @@ from octavo.backends.cpu.device.large_pages import Room
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.w8a8 import int8_kernel as kernels
 from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens, rows_of, whole
+from octavo.backends.cpu.matmul.w8a8.amx_kernel import product_kernel
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE
 from octavo.backends.cpu.matmul.w8a8.gemm import (
     GEMM_MIN_TOKENS,
@@ -129,9 +130,10 @@ def row_product(
         return _matvec(w, x, place, end, keep)
     parts = shared.memory("sums", (len(w.scale) * rows_of(x.tokens),), np.int32) if sums_in_memory(w) else 0
     call = KernelCall(
-        kernels.gemm_kernel(w.kind), -(-w.n // 16), keep,
+        product_kernel(w.kind), -(-w.n // 16), keep,
         **place, x=x.raw, wide_tiles=x.wide, narrow_tiles=x.narrow, partial_sums=parts, end=end,
     )
+    call.reads = address(w.codes), 16 * w.codes.strides[0]
     return [call]
 
 
@@ -143,5 +145,6 @@ def _matvec(w: TiledRowWeight, x: Int8Tokens, place: dict[str, int], end: AnyArr
             **place, x=address(x.raw) + first * width, x_stride=width, first_token=first, end=end,
         )
         call.overlaps = first + size < x.tokens
+        call.reads = address(w.codes), 16 * w.codes.strides[0]
         calls.append(call)
     return calls

@@ -93,14 +93,23 @@ class ExpertsMmaShape(Shape):
             yield from ((rows, token_tiles, warps, 1) for rows, warps in ((1, 4), (1, 8), (2, 2), (2, 4)))
 
 
+@dataclass(frozen=True)
 class ExpertsHopperShape(HopperShape):
     """A program of `experts_hopper_kernel`, which has the pipeline of `w4a16_hopper_kernel`.
 
     Two programs fit a multiprocessor, also where three quarters of its L1 are shared memory.
+
+    gated  half of a tile's rows are those of gate, half of up
     """
 
     name = "experts_hopper"
     allowed = (POWERS[5:8], POWERS[6:8], STAGES, (4, 8))
+    gated: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of results of a tile."""
+        return self.block_n // 2 if self.gated else self.block_n
 
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsHopperShape | None:
@@ -123,11 +132,20 @@ class ExpertsGroupedShape(MultiCtaShape):
 
     block_m   pairs of a token and an expert
     producer  whether a warp of its own fills the ring
+    small     products by `mma.sync`, not by `wgmma`
+    gated     half of a tile's rows are those of gate, half of up
     """
 
     name = "experts_grouped"
-    allowed = (POWERS[3:6], POWERS[6:8], STAGES, range(1, 5), (1, 2), (0, 1))
+    allowed = (POWERS[3:7], POWERS[6:8], STAGES, range(1, 5), (1, 2, 4), range(4))
     producer: bool = False
+    small: bool = False
+    gated: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of results of a tile."""
+        return self.block_n // 2 if self.gated else self.block_n
 
     @property
     def registers(self) -> int | None:
@@ -137,14 +155,15 @@ class ExpertsGroupedShape(MultiCtaShape):
     @classmethod
     def of(cls, p: Product, *numbers: int) -> ExpertsGroupedShape | None:
         """None where rows of scales do not begin at whole 16 bytes, as for `ExpertsHopperShape`."""
-        known = p.layout.bits != 8 and becomes_float16(p.layout, p.arch)
+        known = becomes_float16(p.layout, p.arch)
         if p.n % 4 or not known or not gluon.usable("experts_grouped"):
             return None
-        block_m, block_n, most, resident, depth, producer = numbers
+        block_m, block_n, most, resident, depth, how = numbers
+        producer, small = how % 2, how // 2
         most = min(most, STEP_BYTES // (resident * depth * stage_bytes(p.layout, block_m, block_n)))
         if most < MIN_STAGES or (producer and resident > 2):  # whose registers would be too few
             return None
-        return cls(block_m, block_n, most, 4, resident, depth, bool(producer))
+        return cls(block_m, block_n, most, 4, resident, depth, bool(producer), bool(small))
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:

@@ -9,6 +9,7 @@ Tile:
     CTAs             |     0     |     1     |     2     | ...    equal shares of all items' steps of K, 256 values each
     ring             the next item's codes | scales | x^T are on their way while this one's are multiplied
     warps            four, which fill the ring, too, or a fifth that does
+    gated            an item's rows are half of gate's, half of up's; their products are gated where they are
 Bound: bytes of the experts' weights: of 128, 768 x 2048 in Q4_K, 16 tokens by 8 of them 2,830 GB/s, of 32, 2880 x 2880
     in MXFP4, 8 and 32 tokens by 4 of them 2,780 and 3,000 on an H200 (bench/results/gpu-experts-2026-11-30.json).
 Tried: docs/log.md: "A matvec for each pair is hard to beat with few of them".
@@ -29,22 +30,29 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.compile.gluon_names import barrier
-from octavo.backends.gpu.matmul.w4a16.hopper_kernel import TILE, Sources, W4A16Ring, memory_of, send_weights
+from octavo.backends.gpu.matmul.experts.hopper_kernel import memory_of_halves, send_rows, store_gated
+from octavo.backends.gpu.matmul.w4a16.hopper_kernel import TILE, Sources, W4A16Ring, memory_of
 from octavo.backends.gpu.matmul.w4a16.streamk_kernel import StepRange, whole_tile
 from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import multiply_stage, send_stage_tokens
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 
 OTHERS = gl.constexpr(88)  # registers of a thread of a warp that fills the ring, and of its three neighbours
+EVEN = gl.constexpr(16)  # the largest share of whole items is at most one part in so many larger than the mean
 LEAST_STEPS = gl.constexpr(2)  # of a program: with fewer there are more partial sums than work
 
 
 @gluon.jit
 def share_of(items, steps, program, programs, LEAST: gl.constexpr):
-    """The steps that a program has of those of all items, LEAST or nearly as many; none if it is one too many."""
+    """The steps that a program has of those of all items, LEAST or nearly as many; none if it is one too many.
+
+    Whole items where that makes nobody's share much larger than the others': there is nothing to add up then.
+    """
     total = items * steps
     if programs * LEAST > total:
         programs = (total + LEAST - 1) // LEAST
     start, stop = program * total // programs, (program + 1) * total // programs
+    if (items + programs - 1) // programs * programs * EVEN <= items * (EVEN + 1):
+        start, stop = program * items // programs * steps, (program + 1) * items // programs * steps
     if program >= programs:
         start, stop = total, total
     return StepRange(start, stop, steps, total, program, programs)
@@ -102,7 +110,7 @@ def _store(acc, y, order, first, end, row, expert, n):
 @gluon.jit
 def _share(tiles, n, k, shape: gl.constexpr):
     """This program's steps, and how many items a tile of pairs has."""
-    across = gl.cdiv(n, shape.block_n)
+    across = gl.cdiv(n, shape.rows)
     steps = gl.cdiv(k, TILE * shape.depth)
     return share_of(gl.load(tiles) * across, steps, gl.program_id(0), gl.num_programs(0), LEAST_STEPS), across
 
@@ -112,16 +120,16 @@ def _begin(sources, ring, tiles, n, k, STAGES: gl.constexpr, shape: gl.constexpr
     """Have the first STAGES steps copied, weights before x is waited for. Returns the place after these (`_next`) and
     how many steps are left."""
     work, across = _share(tiles, n, k, shape)
-    rows = across * shape.block_n
+    rows = across * shape.rows
     begin = work.start // work.steps
-    at = (begin // across, begin % across * shape.block_n, work.start - begin * work.steps)
+    at = (begin // across, begin % across * shape.rows, work.start - begin * work.steps)
     here, coming = _tile_at(tiles, at[0]), _tile_at(tiles, at[0] + 1)
     left = work.stop - work.start
     tokens = ()
     for i in gl.static_range(STAGES):
-        send_weights(sources, ring, i, at[2], here[0] * n + at[1], i < left, X_TILES=1)
+        send_rows(sources, ring, i, at[2], at[1], here[0], n, i < left, 1)
         tokens = tokens + ((at[2], here[1]),)  # noqa: RUF005
-        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.block_n)
+        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.rows)
     if PDL:
         gdc_wait()
     for i in gl.static_range(STAGES):
@@ -132,7 +140,7 @@ def _begin(sources, ring, tiles, n, k, STAGES: gl.constexpr, shape: gl.constexpr
 @gluon.jit
 def _send(sources, ring, slot, at, here, n, there):
     """Have a step copied."""
-    send_weights(sources, ring, slot, at[2], here[0] * n + at[1], there, X_TILES=1)
+    send_rows(sources, ring, slot, at[2], at[1], here[0], n, there, 1)
     send_stage_tokens(sources, ring, slot, at[2], there, here[1])
 
 
@@ -141,32 +149,34 @@ def _producer(sources, ring, free, tiles, n, k, shape: gl.constexpr, PDL: gl.con
     """Fill the ring, a stage as soon as it has been read."""
     STAGES: gl.constexpr = shape.stages
     work, across = _share(tiles, n, k, shape)
-    rows = across * shape.block_n
+    rows = across * shape.rows
     at, here, coming, left = _begin(sources, ring, tiles, n, k, STAGES, shape, PDL)
     slot, phase = 0, 0
     for _ in range(left):
         mbarrier.wait(free.index(slot), phase)
         _send(sources, ring, slot, at, here, n, True)
-        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.block_n)
+        at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.rows)
         phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
         slot = gl.where(slot == STAGES - 1, 0, slot + 1)
 
 
 @gluon.jit
 def _products(
-    sources, ring, free, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
+    sources, ring, free, order, tiles, y, gate, biases, numbers, splits, n, k, layout: gl.constexpr,
+    shape: gl.constexpr, KIND: gl.constexpr, PDL: gl.constexpr,
 ):
     """Multiply this program's steps, and store the items that it finishes. Without `free`, at whose barriers it tells
     the producer what it has read, it fills the ring itself."""
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
     work, across = _share(tiles, n, k, shape)
-    rows = across * BN
+    rows = across * shape.rows
     if free is None:
         at, here, coming, left = _begin(sources, ring, tiles, n, k, STAGES - 1, shape, PDL)
     elif PDL:
         gdc_wait()
-    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, shape.block_m, 16])
+    WGMMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, shape.block_m, 16])
+    mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [shape.warps, 1], [16, 8]) if shape.small else WGMMA
     slot, phase, before = 0, 0, STAGES - 1
     for item in range(work.start // work.steps, gl.cdiv(work.stop, work.steps)):
         first_step = gl.maximum(work.start - item * work.steps, 0)
@@ -180,7 +190,7 @@ def _products(
             acc = multiply_stage(acc, ring, slot, layout, shape.depth, mma)
             if free is None:
                 _send(sources, ring, before, at, here, n, left > 0)
-                at, here, coming = _next(at, here, coming, tiles, work.steps, rows, BN)
+                at, here, coming = _next(at, here, coming, tiles, work.steps, rows, shape.rows)
                 left -= 1
             else:
                 barrier()  # all warps have read the codes of the stage before, and the tensor cores its x
@@ -188,22 +198,31 @@ def _products(
             before = slot
             phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
             slot = gl.where(slot == STAGES - 1, 0, slot + 1)
-        acc = warpgroup_mma_wait(0, [acc])
+        if not shape.small:
+            acc = warpgroup_mma_wait(0, [acc])
         if free is not None:
             barrier()
             mbarrier.arrive(free.index(before))
-        acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
+        last = True
+        if own < work.steps:
+            acc, last = whole_tile(acc, splits, work, item, first_step, 0, 1)
         if last:
-            _store(acc, y, order, first, end, item % across * BN, expert, n)
+            if gate is not None:
+                row = item % across * shape.rows
+                store_gated(acc, gate, biases, numbers, y.factors, first, end, row, expert, n, KIND, 4)
+            else:
+                _store(acc, y, order, first, end, item % across * BN, expert, n)
 
 
 @gluon.jit
 def experts_grouped_kernel(
-    x, codes, codes2, scales, order, tiles, y, splits, n, k, layout: gl.constexpr, shape: gl.constexpr,
-    PDL: gl.constexpr,
+    x, codes, codes2, scales, order, tiles, y, gate, biases, numbers, splits, n, k, layout: gl.constexpr,
+    shape: gl.constexpr, KIND: gl.constexpr, PDL: gl.constexpr,
 ):
     """Row order[i] of y f32 [pairs, n] is row i of x by its expert's weights. As many programs as fit the card.
 
+    With `gate`, a Matrix, an expert has n rows of gate and n of up, which codes, codes2 and scales tell
+    apart by a dimension more, and KIND of both, to which `biases` and which takes `numbers`, is left there, sorted.
     x, codes, codes2 and scales are `Sources`; x is float16 [pairs, k], sorted, as `reordered` gives it, and the rows of
     weights are those of all experts, n of each. y is `Results`; tiles is what `sort_kernel` lists. splits is memory for
     partial sums, and a counter for each item.
@@ -213,18 +232,22 @@ def experts_grouped_kernel(
     STAGES: gl.constexpr = shape.stages
     sources = Sources(codes, codes2, scales, x)
     ring = W4A16Ring(
-        memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES),
-        barriers(STAGES),
+        memory_of_halves(codes, STAGES, False), memory_of_halves(codes2, STAGES, False),
+        memory_of_halves(scales, STAGES, True), memory_of(x, STAGES), barriers(STAGES),
     )
     if shape.producer:
         free = barriers(STAGES)
         gl.warp_specialize(
             [
-                (_products, (None, ring, free, order, tiles, y, splits, n, k, layout, shape, PDL)),
+                (_products, (
+                    None, ring, free, order, tiles, y, gate, biases, numbers, splits, n, k, layout, shape, KIND, PDL,
+                )),
                 (_producer, (sources, ring, free, tiles, n, k, shape, PDL)),
             ],
             [1],
             [OTHERS],
         )
     else:
-        _products(sources, ring, None, order, tiles, y, splits, n, k, layout, shape, PDL)
+        _products(
+            sources, ring, None, order, tiles, y, gate, biases, numbers, splits, n, k, layout, shape, KIND, PDL
+        )

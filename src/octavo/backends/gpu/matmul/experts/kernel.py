@@ -87,19 +87,24 @@ def sort_kernel(
 
 
 @triton.jit
-def gather_kernel(source, order, out, sharing, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+def gather_kernel(
+    source, order, out, pairs, sharing, k, kp, KIND: tl.constexpr, ROWS: tl.constexpr, B: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """out float16 [pairs, kp]: row i is row order[i] // sharing of a Source, `reordered`, zeros from k on.
 
-    Kernels after it begin when what is before it has ended, so that they read what `sort_kernel` lists without a wait.
+    A program has ROWS of them. Kernels after it begin when what is before it has ended, so that they read what
+    `sort_kernel` lists without a wait.
     """
-    place = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * B + tl.arange(0, B)
+    place = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    at = (tl.program_id(1) * B + tl.arange(0, B))[None, :]
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    row = (tl.load(order + place) // sharing).to(tl.int64)
-    value = read(source, 1.0, row, at, at < k, k, KIND)
-    tl.store(out + place * kp + at, reordered(value.to(tl.float16)), mask=at < kp)
+    row = (tl.load(order + place, mask=place < pairs, other=0) // sharing).to(tl.int64)  # [ROWS, 1]
+    value = read(source, 1.0, row, at, at < k, k, KIND).to(tl.float16)  # [ROWS, B]
+    value = tl.reshape(reordered(tl.reshape(value, (ROWS * B,))), (ROWS, B))
+    tl.store(out + place.to(tl.int64) * kp + at, value, mask=(place < pairs) & (at < kp))
 
 
 @triton.jit

@@ -13,23 +13,30 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
-from octavo.backends.gpu.launch.arguments import Source, matrix
+from octavo.backends.gpu.attention.attention_tiles import exact_products
+from octavo.backends.gpu.launch.arguments import Source, SplitK, matrix
+from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, activation_bytes, q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import warps_of
 from octavo.backends.gpu.matmul.activations import quantize_kernel
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
-from octavo.backends.gpu.matmul.experts.routing_kernel import route_kernel, sum_experts_norm_kernel
+from octavo.backends.gpu.matmul.experts.routing_kernel import route_kernel, route_many_kernel, sum_experts_norm_kernel
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.layout import padded
 from octavo.graph.node import Graph, Node
 from octavo.graph.protocol import Call
 
-MOST_TOKENS = 32
+MOST_TOKENS, MOST_SUMMED = 32, 256
 """Tokens of steps that are bound by launches; of more, programs that have a few rows of the router each read it too
-often."""
+often. The latter is of sums, a program a token."""
 FEW_EXPERTS, MOST_OF_MANY = 64, 4
-"""Experts up to which that holds; beside more, steps of up to 4 tokens: with 8 by 128 experts an H200 lost 13%."""
+"""Experts that are chosen in the router's launch, by the last program of four tokens; more of them only for up to 4
+tokens: with 8 by 128 experts, one token after the other, an H200 lost 13% of a step."""
+MOST_BY_TILES = 512
+"""Tokens of a router's launch whose products are by tensor cores; of more, the library's time is not its launches'."""
+ROUTER_TILE, ROUTER_PARTS = (16, 32, 64), 264
+"""Tokens, rows and values of K of such a tile, and programs that they are divided among."""
 MOST_RANKED = 256
 """Experts that are ranked each against all."""
 MOST_VALUES = 8192
@@ -60,8 +67,10 @@ def fuse_routing(
             of_norm = [places.get(id(user), -1) for user in users[id(bound[i + 1].node)]]
             if min(of_norm, default=-1) < 0:
                 continue
-            last = max(of_norm)
             made = contexts.get(i + 1, c)
+            if not bound[i + 1].out.is_q8_1 and "plain" in made.wanted:
+                continue
+            last = max(of_norm)
             out, calls = _sum_and_norm(made, b, bound[i + 1])
             fused[i], fused[i + 1] = b._replace(calls=calls), bound[i + 1]._replace(calls=[])
             for at in of_norm:
@@ -82,11 +91,6 @@ class _Route:
         self.product, self.choice, self.count = product, choice, count
 
 
-def _pays(tokens: int, experts: int) -> bool:
-    """Whether a step is bound by its launches."""
-    return tokens <= min(MOST_TOKENS, MOST_TOKENS if experts <= FEW_EXPERTS else MOST_OF_MANY)
-
-
 def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequence[Node]]) -> _Route | None:
     """What of the nodes `after` a norm is its router's; None where that can't be fused with it."""
     source = b.inputs[0]
@@ -103,14 +107,16 @@ def _route(b: BoundNode, after: Sequence[BoundNode], users: Mapping[int, Sequenc
     alone = len(terms) == 0 or (len(terms) == 1 and terms[0].ndim == 1)
     if not isinstance(weight, FloatWeight) or weight.n * weight.k > MOST_RANKED * MOST_VALUES or not alone:
         return None
-    if not _pays(len(source), weight.n):
+    many, f32 = len(source) > MOST_TOKENS, weight.data.dtype == torch.float32
+    if len(source) > MOST_BY_TILES or (many and not (f32 and count == 1)):
         return None
     reads = [u for u in users[id(b.node)] if u.op.startswith("mul_mat_id")]
     if not reads:
         return None
     product, choice = rest[0], None
     if len(rest) > 1 and rest[1].node.op in ("top_k", "soft_max_top_k") and rest[1].node.inputs[0] is product.node:
-        choice = rest[1] if weight.n <= MOST_RANKED else None
+        few = len(source) <= MOST_OF_MANY or weight.n <= FEW_EXPERTS
+        choice = rest[1] if weight.n <= MOST_RANKED and few and not many else None
     made = [b.out, product.out, *([choice.out] if choice else [])]
     if any(_overlap(source, value) for value in made):
         return None
@@ -136,7 +142,7 @@ def _fuse_route(
     `later`."""
     b = fused[i]
     h, codes = b.out, None
-    of_codes = [at for at in later if _quantizes_tokens(fused[at])]
+    of_codes = [at for at in later if _quantizes_tokens(fused[at])] if len(h) <= MOST_TOKENS else []
     if of_codes:
         kp = padded(h.shape[1])
         codes = q8_1(c.shared("experts", q8_1_bytes(len(h), kp, len(h)), torch.uint8), len(h), kp, len(h))
@@ -158,6 +164,10 @@ def _quantizes_tokens(b: BoundNode) -> bool:
 def _launch(c: Context, b: BoundNode, route: _Route, normed: torch.Tensor | None, codes: Any) -> Call:
     x, norm = b.inputs
     weight, _, *terms = route.product.inputs
+    source = Source(matrix(x), matrix(norm), float(b.node.attrs["eps"]))
+    if len(x) > MOST_TOKENS:
+        assert normed is not None
+        return launch_many(c, source, weight, terms, route.product.out, normed)
     ids = None if route.choice is None else route.choice.out
     tokens, k = x.shape
     kp = padded(k)
@@ -165,7 +175,6 @@ def _launch(c: Context, b: BoundNode, route: _Route, normed: torch.Tensor | None
     rows = max(1, (TILE_OF_ONE if tokens == 1 else TILE) // block)
     sharing = min(SHARED, next_power_of_2(tokens), max(1, 2 * TILE // block))
     groups, programs = -(-tokens // sharing), -(-weight.n // rows)
-    source = Source(matrix(x), matrix(norm), float(b.node.attrs["eps"]))
     return c.launch(
         route_kernel, (programs + sharing, groups), source, weight.data, terms[0] if terms else None,
         matrix(route.product.out), ids, None if normed is None else matrix(normed), codes,
@@ -174,14 +183,31 @@ def _launch(c: Context, b: BoundNode, route: _Route, normed: torch.Tensor | None
     )
 
 
+def launch_many(
+    c: Context, source: Source, weight: FloatWeight, terms: Sequence[torch.Tensor], logits: torch.Tensor,
+    normed: torch.Tensor,
+) -> Launch:
+    """The router's logits and what a Source norms, of so many tokens that tensor cores pay."""
+    (tokens, k), (most, rows, values) = normed.shape, ROUTER_TILE
+    groups, tiles = -(-tokens // most), -(-weight.n // rows)
+    parts = max(1, min(8, ROUTER_PARTS // (groups * tiles), k // values))
+    sums = c.shared("partial sums", groups * tiles * parts * most * (rows + 1), torch.float32)
+    return c.launch(
+        route_many_kernel, (tiles * parts + most, groups), source, weight.data, terms[0] if terms else None,
+        matrix(logits), matrix(normed), SplitK(sums, c.counters(groups * tiles)), tokens, weight.n, k, TILES=tiles,
+        SPLITS=parts, M=most, N=rows, K=values, B=next_power_of_2(k), PRECISION=exact_products(c.target.arch),
+        warps=8,
+    )
+
+
 def _is_summed(b: BoundNode, after: Sequence[BoundNode], outputs: set[int]) -> bool:
     """Whether the next node norms and quantizes what experts give."""
-    if not after or not _pays(len(b.out), b.inputs[1].shape[1]) or id(after[0].node) in outputs:
+    if not after or len(b.out) > MOST_SUMMED or id(after[0].node) in outputs:
         return False
     norm = after[0]
     if norm.node.op != "rms_norm" or norm.node.inputs[0] is not b.node or not isinstance(norm.out, Activation):
         return False
-    return norm.out.is_q8_1 and norm.out.kp <= MOST_VALUES and norm.out.k == b.out.stride(0)
+    return norm.out.kp <= MOST_VALUES and norm.out.k == b.out.stride(0)
 
 
 def _sum_and_norm(c: Context, b: BoundNode, norm: BoundNode) -> tuple[Activation, list[Call]]:

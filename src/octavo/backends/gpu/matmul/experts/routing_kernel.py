@@ -8,6 +8,8 @@ Tile:
     route      program (rows, tokens)    W [N rows, K], x [TOKENS, K] in registers -> x W^T and the sum of x^2
                program (last, token)     x [K] normed -> float32, q8_1
                last to finish            logits [E, 1] against [1, E] -> ranks -> ids
+    of many    program (rows, part of K, tokens)    x [M, K / SPLITS] W^T [K / SPLITS, N] by tensor cores, three
+               products of tf32 numbers each; last to finish of a tile adds up
     sum        program (token)           outputs [USED, K] -> sum -> float32, norm -> q8_1
 Bound: latency: six launches of a layer become two, each of which costs 1.2 to 2.5 us in a captured step of an H200;
     not measured by themselves.
@@ -93,6 +95,59 @@ def route_kernel(
                 tl.store(normed.data + one * normed.stride + at, value, mask=at < k)
             if codes is not None:
                 store_q8_1(tl.reshape(value, (B // 32, 32)), codes, None, one, 0, kp // 32, kp, B // 32)
+
+
+@triton.jit
+def route_many_kernel(
+    source, w, bias, logits, normed, splits, tokens, n, k,
+    TILES: tl.constexpr, SPLITS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, B: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
+):
+    """`route_kernel` without a choice, of so many tokens that tensor cores pay: TILES of N rows of w, M tokens.
+
+    splits  a SplitK, with sums of squares behind a tile's sums
+    """
+    part, first = tl.program_id(0), tl.program_id(1) * M
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    if part < TILES * SPLITS:
+        tile, split = part // SPLITS, part % SPLITS
+        token, row = first + tl.arange(0, M), tile * N + tl.arange(0, N)
+        x = source.x.data + token.to(tl.int64)[:, None] * source.x.stride
+        acc, squares = tl.zeros((M, N), tl.float32), tl.zeros((M,), tl.float32)
+        size = tl.cdiv(tl.cdiv(k, K), SPLITS) * K
+        for start in range(split * size, tl.minimum(split * size + size, k), K):
+            column = start + tl.arange(0, K)
+            there = column < k
+            inside = (row < n)[None, :] & there[:, None]
+            weights = tl.load(w + row[None, :] * k + column[:, None], mask=inside, other=0.0)
+            weights = weights.to(tl.float32) * tl.load(source.other.data + column, mask=there, other=0.0)[:, None]
+            values = tl.load(x + column[None, :], mask=(token < tokens)[:, None] & there[None, :], other=0.0)
+            acc = tl.dot(values, weights, acc, input_precision=PRECISION)  # [M, K] @ [K, N]
+            squares += tl.sum(values * values, 1)
+        place = tl.program_id(1) * TILES + tile
+        of_tile = splits.partial + place.to(tl.int64) * (SPLITS * M * (N + 1))
+        of_sum = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+        tl.store(of_tile + split * (M * (N + 1)) + of_sum, acc)
+        tl.store(of_tile + split * (M * (N + 1)) + M * N + tl.arange(0, M), squares)
+        if is_last(splits.counter + place, SPLITS):
+            acc, squares = tl.zeros((M, N), tl.float32), tl.zeros((M,), tl.float32)
+            for i in tl.static_range(SPLITS):
+                its = of_tile + i * (M * (N + 1))
+                acc += tl.load(its + of_sum, cache_modifier=".cg")
+                squares += tl.load(its + M * N + tl.arange(0, M), cache_modifier=".cg")
+            acc = acc / tl.sqrt_rn(squares / k + source.eps)[:, None]
+            if bias is not None:
+                acc += tl.load(bias + row, mask=row < n, other=0.0)[None, :]
+            written = (token < tokens)[:, None] & (row < n)[None, :]
+            tl.store(logits.data + token.to(tl.int64)[:, None] * logits.stride + row[None, :], acc, mask=written)
+    else:
+        one, at = (first + part - TILES * SPLITS).to(tl.int64), tl.arange(0, B)
+        if one < tokens:
+            weight = tl.load(source.other.data + at, mask=at < k, other=0.0)  # [B]
+            value = read(source, weight, one, at, at < k, k, "rms_norm")
+            tl.store(normed.data + one * normed.stride + at, value, mask=at < k)
 
 
 @triton.jit

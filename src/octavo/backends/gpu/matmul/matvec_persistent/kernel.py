@@ -351,6 +351,8 @@ def matvec_persistent_kernel(w, x, terms, y, epilogue, n, shape: tl.constexpr, A
         added, weight = tl.zeros((R, PARTS), tl.float32), 1.0
         for i in tl.static_range(len(terms)):
             added += tl.load(terms[i].data + at, mask=at < n, other=0.0)
+        if w.factors is not None:
+            of_row = tl.load(w.factors + at, mask=at < n, other=0.0)
         if shape.epilogue == "rms_norm":
             weight = tl.load(epilogue.weight + at)
         magic = here(magic, ASM)  # so that nothing waits for terms before the loads below
@@ -367,6 +369,8 @@ def matvec_persistent_kernel(w, x, terms, y, epilogue, n, shape: tl.constexpr, A
                 total = tl.where(tl.arange(0, STEPS)[None, :, None] == s, of_step[:, None, :], total)
         if L.factor != 1.0:
             total *= L.factor
+        if w.factors is not None:
+            total *= tl.reshape(of_row, total.shape)
         if x.squares is not None:
             total *= factor
         _store(tl.reshape(total, (R, PARTS)), added, y, epilogue, row, own, at, n, weight, shape)

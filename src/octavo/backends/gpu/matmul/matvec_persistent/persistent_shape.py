@@ -74,7 +74,7 @@ def has_kernel(layout: PlaneLayout, kp: int) -> bool:
     if layout.table is not None and layout.bits == 3:
         return layout.two_level
     if layout.table is not None:
-        return layout.bits == 4 and layout.group == 32 and has_signed_halves(layout.table)
+        return layout.bits == 4 and layout.group <= 32 and has_signed_halves(layout.table)
     if layout.has_min:
         return layout.bits in (4, 5) and layout.group == 32 and layout.min_bits == 6
     if layout.bits in (3, 6):

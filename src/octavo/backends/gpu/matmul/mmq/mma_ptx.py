@@ -16,6 +16,8 @@ _MMA = """mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {$0, $1, $2, $3}, """
 MMA = tl.constexpr(f"""{{ .reg .b32 m; mov.b32 m, 0x4B400000;
 {_MMA} {{$4, $8, $5, $9}}, {{$12, $13}}, {{m, m, m, m}};
 {_MMA} {{$6, $10, $7, $11}}, {{$14, $15}}, {{$0, $1, $2, $3}}; }}""")
+MMA_ONTO = tl.constexpr(f"""{_MMA} {{$4, $8, $5, $9}}, {{$12, $13}}, {{$16, $17, $18, $19}};
+{_MMA} {{$6, $10, $7, $11}}, {{$14, $15}}, {{$0, $1, $2, $3}};""")
 MMA_TF32 = tl.constexpr("""mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32
 {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};""")
 
@@ -76,6 +78,22 @@ def mma(a, b, x, ASM: tl.constexpr):
         near = _plain((a[0], b[0], a[1], b[1]), (x[0], x[1]))
         far = _plain((a[2], b[2], a[3], b[3]), (x[2], x[3]))
         out = (near[0] + far[0] + MAGIC, near[1] + far[1] + MAGIC, near[2] + far[2] + MAGIC, near[3] + far[3] + MAGIC)
+    return out
+
+
+@triton.jit
+def mma_onto(c, a, b, x, ASM: tl.constexpr):
+    """c + the products of rows g and g + 8, four words of a lane each, with tokens 2 t and 2 t + 1."""
+    if ASM == "ptx":
+        out = tl.inline_asm_elementwise(
+            MMA_ONTO, "=&r,=&r,=&r,=&r" + ",r" * 16,
+            [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], x[0], x[1], x[2], x[3], c[0], c[1], c[2], c[3]],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
+        )
+    else:
+        near = _plain((a[0], b[0], a[1], b[1]), (x[0], x[1]))
+        far = _plain((a[2], b[2], a[3], b[3]), (x[2], x[3]))
+        out = (c[0] + near[0] + far[0], c[1] + near[1] + far[1], c[2] + near[2] + far[2], c[3] + near[3] + far[3])
     return out
 
 

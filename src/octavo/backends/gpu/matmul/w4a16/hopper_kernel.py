@@ -157,14 +157,15 @@ def e4m3_ptx(part):
 def unpack_ptx(bits, signed, has_min, has_zero, part):
     """PTX that makes float16 of words of four codes, bytes 0 and 2 in one register and 1 and 3 in the next.
 
-    Words of fewer than 8 bits hold low and high codes, which gives four registers; of 6 bits the upper two are those
-    for half `part` of a half tile. A word of 8 bits has low codes (part 0) or high ones. Scales and minima are pairs,
-    for low and high codes. Ten bits below 1024 in float16 are a number added to it: taking away 1024, and what made a
-    signed code unsigned or the zero point, is exact, and so only the product with the scale is rounded. High codes stay
-    where they are, times 16, unless they have zero points.
+    Words of fewer than 8 bits hold low and high codes, which gives four registers; of 5 and 6 bits the upper ones are
+    those for half `part` of a half tile. A word of 8 bits has low codes (part 0) or high ones. Scales and minima are
+    pairs, for low and high codes. Ten bits below 1024 in float16 are a number added to it: taking away 1024, and what
+    made a signed code unsigned or the zero point, is exact, and so only the product with the scale is rounded. High
+    codes stay where they are, times 16, unless they have zero points.
     """
     zero = 1 << (bits - 1) if signed else 0
-    words, values = (2 if bits == 6 else 1), (2 if bits < 8 else 1)
+    upper = bits - 4 if bits < 8 else 0
+    words, values = (2 if upper else 1), (2 if bits < 8 else 1)
     first = 2 * values
     lines = [".reg .b16 l, u;", ".reg .b32 w, h, v, z, y, c, q;"]
     # 1024 and `zero`; 1024 and 16 times that; 1 / 16; -64 and -zero
@@ -186,10 +187,11 @@ def unpack_ptx(bits, signed, has_min, has_zero, part):
                 lines.append("lop3.b32 v, w, 0x00F000F0, y, 0x6A;")
             else:
                 lines.append(f"shr.u32 h, w, {4 * i}; lop3.b32 v, h, 0x000F000F, z, 0x6A;")
-            if bits == 6:
-                right = 2 * i + 8 * odd + 4 * part - (8 if apart else 4)
+            if upper:
+                right = upper * i + 8 * odd + 4 * part - (8 if apart else 4)
+                mask = ((1 << upper) - 1) << (8 if apart else 4)
                 lines.append(f"{'shr.u32' if right >= 0 else 'shl.b32'} h, ${first + 1}, {abs(right)};")
-                lines.append(f"lop3.b32 v, h, {'0x03000300' if apart else '0x00300030'}, v, 0x6A;")
+                lines.append(f"lop3.b32 v, h, {hex(mask * 0x10001)}, v, 0x6A;")
             if apart:
                 lines.append("fma.rn.f16x2 v, v, q, c;")
             else:
@@ -207,7 +209,8 @@ def of_bytes_ptx(layout, part):
 
 
 class Sources(NamedTuple):
-    """Descriptors of tiles: of the plane of 4 or 8 bits, that of 2 bits or None, what `scales_kernel` makes, and x."""
+    """Descriptors of tiles: of the plane of 4 or 8 bits, that of 2 bits or of 1 or None, what `scales_kernel` makes,
+    and x."""
 
     codes: Any
     codes2: Any
@@ -282,6 +285,20 @@ def _unpacked(inputs, TWO: gl.constexpr, PTX: gl.constexpr):
 
 
 @gluon.jit
+def _upper(codes2, LAYOUT: gl.constexpr, layout: gl.constexpr):
+    """Of the plane of a tile's upper bits, int8 [rows, 32]: those of 16 codes and the next 16, whose single bits are
+    two higher up in the same bytes, where `unpack_ptx` has both."""
+    value = codes2.load(layout)  # int8 [rows, 32], or [rows, 16]
+    if LAYOUT.bits == 5:
+        R: gl.constexpr = value.shape[0]
+        NEXT: gl.constexpr = "shr.u32 $0, $1, 2;"
+        other = gl.inline_asm_elementwise(NEXT, "=r,r", [value], dtype=gl.int8, is_pure=True, pack=4)
+        both = gl.join(value, other).permute((0, 2, 1)).reshape([R, 32])
+        value = gl.convert_layout(both, layout, assert_trivial=True)
+    return value
+
+
+@gluon.jit
 def halves_of(codes, codes2, scales, half: gl.constexpr, LAYOUT: gl.constexpr, layout: gl.constexpr):
     """Float16 [rows, 32] twice, of a half of a tile's low codes and of that of its high ones."""
     G: gl.constexpr = LAYOUT.group
@@ -302,8 +319,8 @@ def halves_of(codes, codes2, scales, half: gl.constexpr, LAYOUT: gl.constexpr, l
         low, high = _unpacked(words + pairs, True, E2M1)
     else:
         PTX: gl.constexpr = unpack_ptx(LAYOUT.bits, LAYOUT.signed, LAYOUT.has_min, LAYOUT.has_zero, half)
-        if LAYOUT.bits == 6:
-            words = words + (codes2.load(layout),)  # noqa: RUF005
+        if LAYOUT.bits > 4:
+            words = words + (_upper(codes2, LAYOUT, layout),)  # noqa: RUF005
         low, high = _unpacked(words + pairs, True, PTX)
     return low, high
 
@@ -339,7 +356,7 @@ def multiply_tile(acc, ring, slot, rows: gl.constexpr, first: gl.constexpr, LAYO
     bytes_: gl.constexpr = gl.DotOperandLayout(0, mma, 4)
     codes = ring.codes.index(slot).slice(first, rows, 0)
     codes2 = codes
-    if LAYOUT.bits == 6:
+    if LAYOUT.bits % 8 > 4:
         codes2 = ring.codes2.index(slot).slice(first, rows, 0)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])  # as the copy engine leaves rows of scales
     pairs: gl.constexpr = ring.scales.shape[1]

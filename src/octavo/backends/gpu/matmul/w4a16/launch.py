@@ -120,15 +120,23 @@ def _shared_out(weights: Sequence[QuantWeight], steps: Sequence[int], most: int)
 
 
 def tiles_of(c: Context, shape: W4A16Shape, w: QuantWeight) -> tuple[Any, Any, Any]:
-    """Descriptors of tiles of codes, of codes of 2 bits or None, and of scales."""
-    planes, layout, rows = w.planes(torch.int8), w.layout, w.experts * w.n
-    codes: Any = planes.codes8 if layout.planes[0] == 8 else planes.codes4
-    _, of_codes, of_codes2, of_scales = tile_shapes(layout, shape)
+    """Descriptors of tiles of codes, of their upper bits or None, and of scales."""
+    rows = w.experts * w.n
+    codes, upper = code_planes(w)
+    _, of_codes, of_upper, of_scales = tile_shapes(w.layout, shape)
     return (
         gluon.tiles(codes.view(rows, -1), *of_codes),
-        gluon.tiles(planes.codes2.view(rows, -1), *of_codes2) if planes.codes2 is not None else None,
+        None if upper is None else gluon.tiles(upper.view(rows, -1), *of_upper),
         gluon.tiles(f16_scales(c, w), *of_scales),
     )
+
+
+def code_planes(w: QuantWeight) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The plane of 4 or 8 bits, and that of 2 bits or of 1, or None, as bytes."""
+    planes = w.planes(torch.int8)
+    codes = planes.codes8 if w.layout.planes[0] == 8 else planes.codes4
+    assert codes is not None
+    return codes, planes.codes1 if planes.codes2 is None else planes.codes2
 
 
 def results(c: Context, w: QuantWeight, y: torch.Tensor) -> Results:
@@ -138,13 +146,13 @@ def results(c: Context, w: QuantWeight, y: torch.Tensor) -> Results:
 
 
 def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of what is copied at once: of x, codes of 4 or 8 bits, codes of 2 bits, and scales."""
+    """Rows and columns of what is copied at once: of x, codes of 4 or 8 bits, upper bits, and scales."""
     depth, wide = (shape.depth, TILE) if isinstance(shape, MultiCtaShape) else (1, TILE // 2)
     pairs = TILE // (2 * layout.group) * (1 + layout.has_min)
     return (
         (shape.block_m, depth * wide),
         (shape.block_n, depth * TILE * layout.planes[0] // 8),
-        (shape.block_n, depth * TILE // 4),
+        (shape.block_n, depth * TILE * (layout.bits - layout.planes[0]) // 8),
         (depth * pairs, shape.block_n),
     )
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
@@ -52,34 +53,47 @@ def send_stage_tokens(sources, ring, slot, step, there, token=0):
 
 
 @gluon.jit
+def _multiply(acc, weights, tokens, mma: gl.constexpr):
+    """acc + float16 weights [rows, 32] @ shared x^T [32, tokens], by `wgmma`, which may still be running, or by
+    `mma.sync`."""
+    factor: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
+    if mma.version[0] == 3:
+        acc = warpgroup_mma(factor_of(weights, factor), tokens, acc, is_async=True)
+    else:
+        acc = mma_v2(factor_of(weights, factor), tokens.load(gl.DotOperandLayout(1, mma, 2)), acc)
+    return acc
+
+
+@gluon.jit
 def multiply_stage(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, mma: gl.constexpr):
     """acc + a stage's products, of which the last two may still be running."""
-    factor: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
     bytes_: gl.constexpr = gl.DotOperandLayout(0, mma, 4)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])  # as the copy engine leaves rows of scales
     PAIRS: gl.constexpr = ring.scales.shape[1]
     ROWS: gl.constexpr = ring.scales.shape[2]
     WIDTH: gl.constexpr = ring.codes.shape[2] // DEPTH
+    UPPER: gl.constexpr = TILE * LAYOUT.bits // 8 - WIDTH
     scales = reinterpret(ring.scales.index(slot), gl.int32, [PAIRS, ROWS], plain)
     for d in gl.static_range(DEPTH):
         codes = ring.codes.index(slot).slice(d * WIDTH, WIDTH, 1)
         codes2 = codes
-        if LAYOUT.bits == 6:
-            codes2 = ring.codes2.index(slot).slice(d * 32, 32, 1)
+        if LAYOUT.bits % 8 > 4:
+            codes2 = ring.codes2.index(slot).slice(d * UPPER, UPPER, 1)
         pairs = scales.slice(d * (PAIRS // DEPTH), PAIRS // DEPTH, 0)
         for half in gl.static_range(2):
             low, high = halves_of(codes, codes2, pairs, half, LAYOUT, bytes_)
             # W [rows, 32] @ x^T [32, BLOCK_M]
             tokens = ring.x.index(slot).slice(d * TILE + half * 32, 32, 1).permute((1, 0))
-            acc = warpgroup_mma(factor_of(low, factor), tokens, acc, is_async=True)
+            acc = _multiply(acc, low, tokens, mma)
             tokens = ring.x.index(slot).slice(d * TILE + 64 + half * 32, 32, 1).permute((1, 0))
-            acc = warpgroup_mma(factor_of(high, factor), tokens, acc, is_async=True)
-            acc = warpgroup_mma_wait(2, [acc])
+            acc = _multiply(acc, high, tokens, mma)
+            if mma.version[0] == 3:
+                acc = warpgroup_mma_wait(2, [acc])
     return acc
 
 
 @gluon.jit
-def _next(row, step, steps, BN: gl.constexpr):
+def next_step(row, step, steps, BN: gl.constexpr):
     """The row and the step after these: the next step of K, or the first one of the next tile."""
     step += 1
     over = step == steps
@@ -103,13 +117,13 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
     row, step = begin * BN, work.start - begin * work.steps
     for i in gl.static_range(STAGES - 1):
         send_weights(sources, ring, i, step, row, i < left, X_TILES=1)
-        row, step = _next(row, step, work.steps, BN)
+        row, step = next_step(row, step, work.steps, BN)
     if PDL:
         gdc_wait()
     token_step = work.start - begin * work.steps
     for i in gl.static_range(STAGES - 1):
         send_stage_tokens(sources, ring, i, token_step, i < left)
-        _, token_step = _next(0, token_step, work.steps, BN)
+        _, token_step = next_step(0, token_step, work.steps, BN)
     left -= STAGES - 1  # steps whose copies are still to be started
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, BM, 16])
     slot, phase, free = 0, 0, STAGES - 1
@@ -123,7 +137,7 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
             acc = multiply_stage(acc, ring, slot, layout, DEPTH, mma)
             send_weights(sources, ring, free, step, row, left > 0, X_TILES=1)
             send_stage_tokens(sources, ring, free, step, left > 0)
-            row, step = _next(row, step, work.steps, BN)
+            row, step = next_step(row, step, work.steps, BN)
             left -= 1
             free = slot
             phase = gl.where(slot == STAGES - 1, 1 - phase, phase)

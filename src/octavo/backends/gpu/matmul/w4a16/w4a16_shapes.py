@@ -46,7 +46,7 @@ def becomes_float16(layout: PlaneLayout, arch: str) -> bool:
         known = layout.table == E2M1_VALUES and layout.scale != "f32"
     else:
         large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
-        known = not layout.offset and layout.bits in (4, 6, 8) and not large
+        known = not layout.offset and layout.bits in (4, 5, 6, 8) and not large
     return arch == "sm_90" and known
 
 

@@ -19,8 +19,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device import torch_device
 from octavo.backends.gpu.launch.arguments import SplitK, for_triton
+from octavo.backends.gpu.matmul.w8a8 import streamk
 from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
 from octavo.backends.gpu.matmul.w8a8.gemm_arguments import (
+    INT32_MAX_K,
     OUT_TYPES,
     After,
     BlockScales,
@@ -42,7 +44,7 @@ from octavo.backends.gpu.matmul.w8a8.gemm_arguments import (
 )
 from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.matmul.w8a8.quantize import BLOCK, FP8_NAMES, FP8_TYPES, quantize_fp8, quantize_int8
-from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape, Scheme, shape_of
+from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape, Scheme, shape_of, streamk_shape
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
 from octavo.errors import UsageError
 from octavo.formats.rows import groups_of
@@ -59,9 +61,6 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
-
-INT32_MAX_K = (1 << 17) - 1
-"""Values of K whose products, 2^14 at most each, an int32 sum holds; with a zero point a product is below 2^15."""
 
 SHORT_SUMS = ("sm_89", "sm_90", "interpreter")
 """Architectures whose tensor cores keep some 14 bits of a sum of fp8 (and the interpreter, for tests)."""
@@ -105,13 +104,13 @@ def int8_gemm(
     if not y.numel():
         return y
     end = end._replace(scale_a=scale_a, scale_b=scale_b)
+    steps = step(scale_a), step(scale_b), step(zero_a)
+    if size.k <= INT32_MAX_K // 2 and _streamed("int8", a, b, None, end, steps, after):
+        return y
     how = _how("int8", size, zero_a is not None, after.get("shape"), a, b)
     s = how.shape
     split_k = _split_k(s, size, torch.int32, a.device, after.get("workspace"))
-    config = GemmConfig(
-        after.get("activation"), step(scale_a), step(scale_b), step(zero_a), 1.0, how.wide, how.tma,
-        size.k % s.block_k == 0,
-    )
+    config = GemmConfig(after.get("activation"), *steps, 1.0, how.wide, how.tma, size.k % s.block_k == 0)
     end, *constants = for_triton((end, s, config))
     options = {"num_warps": s.warps, "enable_fp_fusion": True}
     if how.hopper:
@@ -218,11 +217,13 @@ def fp8_gemm(
         end = end._replace(scale_a=scale_a, scale_b=scale_b)
     if not y.numel():
         return y
+    steps = (0, 0, 0) if of_blocks else (step(scale_a), step(scale_b), 0)
+    if _streamed("fp8_blocks" if of_blocks else "fp8", a, b, blocks, end, steps, after):
+        return y
     scheme: Scheme = "fp8_blocks" if of_blocks else "fp8_fast" if fast else "fp8"
     how = _how(scheme, size, False, after.get("shape"), a, b)
     s = how.shape
     split_k = _split_k(s, size, torch.float32, a.device, after.get("workspace"))
-    steps = (0, 0) if of_blocks else (step(scale_a), step(scale_b))
     config = partial(GemmConfig, after.get("activation"), *steps, tma=how.tma, even=size.k % s.block_k == 0)
     end = for_triton(end)
     if how.hopper:
@@ -287,6 +288,26 @@ def _how(scheme: Scheme, size: ProblemSize, zero: bool, given: GemmShape | None,
     needed = max(-(-size.k // (INT32_MAX_K // shape.block_k * shape.block_k)), 2 if wide else 1) if integers else 1
     hopper = hopper and (integers or (shape.block_m == 128 and shape.warps == 4 * FP8_GROUPS))
     return _How(shape.with_split_k(max(shape.split_k, needed)), wide, tma, hopper)
+
+
+def _streamed(
+    kind: str, a: Tensor, b: Tensor, blocks: BlockScales | None, end: Epilogue, steps: tuple[int, int, int],
+    after: After,
+) -> bool:
+    """Whether these are few tokens, which `streamk_kernel` has multiplied."""
+    shape = None if after.get("shape") else streamk_shape(kind, len(a), len(b))
+    if shape is None or torch_device.here().arch != "sm_90" or not streamk.is_usable(a, b):
+        return False
+    take = (after.get("workspace") or Workspace()).take
+    with gluon.attempt("streamk"):
+        grid, arguments, constants = streamk.launch_of(
+            shape, a, b, blocks, end, GemmConfig(after.get("activation"), *steps), partial(take, where=a.device)
+        )
+        given = zip(constants, for_triton(tuple(constants.values())), strict=True)
+        gluon.kernel("streamk")[grid](
+            *for_triton(arguments), **dict(given), num_warps=shape.warps, enable_fp_fusion=True, **_overlap(after)
+        )
+    return True
 
 
 def _overlap(after: After) -> dict[str, bool]:

@@ -20,6 +20,10 @@ Tensor = torch.Tensor
 OUT_TYPES: dict[OutDType, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
+INT32_MAX_K = (1 << 17) - 1
+"""Values of K whose products, 2^14 at most each, an int32 sum holds; with a zero point a product is below 2^15."""
+
+
 class Workspace:
     """Memory for split-K: partial sums, and counters that are zero between calls.
 

@@ -105,8 +105,12 @@ def rows_and_tokens(row, token, m, n, R: gl.constexpr, C: gl.constexpr, TOKENS: 
 
 
 @gluon.jit
-def finish(acc, end, size, row, token, config: gl.constexpr, TOKENS: gl.constexpr, num_warps: gl.constexpr):
-    """`epilogue.finish` of sums from `row` and `token` on, [rows, tokens] or, if TOKENS is 0, [tokens, rows]."""
+def finish(
+    acc, end, size, row, token, config: gl.constexpr, TOKENS: gl.constexpr, num_warps: gl.constexpr,
+    IN_PLACE: gl.constexpr = False,
+):
+    """`epilogue.finish` of sums from `row` and `token` on, [rows, tokens] or, if TOKENS is 0, [tokens, rows]; IN_PLACE
+    they are stored by the threads that have them, and not moved through shared memory first."""
     ROWS: gl.constexpr = 1 - TOKENS
     tokens = token + gl.arange(0, acc.shape[TOKENS], gl.SliceLayout(ROWS, acc.type.layout))
     rows = row + gl.arange(0, acc.shape[ROWS], gl.SliceLayout(TOKENS, acc.type.layout))
@@ -127,7 +131,7 @@ def finish(acc, end, size, row, token, config: gl.constexpr, TOKENS: gl.constexp
     value = activated(value, ACTIVATION)
     if end.residual is None:
         value = value.to(end.y.data.dtype.element_ty)
-    out: gl.constexpr = _layout_to_store(acc.shape, TOKENS, num_warps)
+    out: gl.constexpr = value.type.layout if IN_PLACE else _layout_to_store(acc.shape, TOKENS, num_warps)
     value = gl.convert_layout(value, out)
     rows, tokens, inside = rows_and_tokens(row, token, size.m, size.n, acc.shape[ROWS], acc.shape[TOKENS], TOKENS, out)
     if end.residual is not None:

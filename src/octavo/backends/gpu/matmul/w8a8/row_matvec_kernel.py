@@ -1,16 +1,15 @@
 # mypy: ignore-errors
 """Products of a few tokens with weights that have a scale for each row: W8A8 (int8, fp8) and W4A8.
 
-Algorithm: llama.cpp's MMVQ without groups: int8 codes by dp4a, in int32 to the end of a row; QQQ's scales of groups
-    folded into codes first (arXiv 2406.09904); e4m3 numbers as float32, whose bits are theirs, moved.
+Algorithm: llama.cpp's MMVQ: int8 codes by dp4a, in int32 to the end of a row, or of the 32 codes of a group that a
+    lane has, whose scale makes the sum a float32; e4m3 numbers as float32, whose bits are theirs, moved.
 Tile:
     program   block_n rows x `words` words of four or eight codes, in turn along K; the next are loaded before these
               are multiplied, the first before PDL's wait
     x         words of four codes, which lie as the weights' do
     acc       [block_n, words] int32 or float32 a token, summed over words at the end
-Bound: bytes, with groups instructions: one token takes 0.5 to 0.9 a code with int8, 1.3 with int4, 2.6 to 3 with
-    groups and 5.2 to 5.7 with e4m3; docs/log.md, "A matvec for a scale a row is faster than tensor cores, but not with
-    groups".
+Bound: bytes: one token takes 0.5 to 0.9 instructions a code with int8, 1.1 with int4, 1.5 with groups and 5.2 to 5.7
+    with e4m3; docs/log.md, "A matvec for a scale a row is faster than tensor cores, but not with groups".
 Tried: docs/log.md: "A matvec for a scale a row is faster than tensor cores, but not with groups".
 Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`, `octavo.ops.definition.fp8_gemm`
 """
@@ -22,8 +21,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.matmul.matvec.int8_dot import dot4
-from octavo.backends.gpu.matmul.w8a8.quantize_kernel import ROUND
-from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import FOLD_PTX, twice
 from octavo.backends.gpu.weights.decode import e4m3_bits
 from octavo.backends.gpu.weights.loads import load_or_zero
 
@@ -39,28 +36,12 @@ def _load(w, groups, row, first, WORDS: tl.constexpr, LENGTH: tl.constexpr, n):
     codes = load_or_zero(w + row * LENGTH + word, mask)
     scale = 0.0
     if groups is not None:
-        scale = load_or_zero(groups + row + (word // 16).to(tl.int64) * n, mask)
+        quad = first // 4 + tl.arange(0, WORDS // 4)[None, :]
+        mask = None if LENGTH % WORDS == 0 else quad < LENGTH // 4
+        at = row + (quad // 4).to(tl.int64) * n
+        at = tl.multiple_of(tl.max_contiguous(at, [1, 2]), [1, 1])  # not so, but with their codes in a thread
+        scale = load_or_zero(groups + at, mask)
     return codes, scale
-
-
-@triton.jit
-def _folded(words, scale, ASM: tl.constexpr):
-    """round(code * scale) of low and high codes, as bytes of words; `w4a8_kernel.folded` of words."""
-    if ASM == "ptx":
-        low, high = tl.inline_asm_elementwise(
-            FOLD_PTX, "=r,=r,r,r", [words, twice(scale)], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
-        )
-    else:
-        low, high = tl.zeros_like(words), tl.zeros_like(words)
-        for i in tl.static_range(4):
-            for half in tl.static_range(2):
-                code = (words << (28 - 8 * i - 4 * half)) >> 28
-                value = (code.to(tl.float32) * scale.to(tl.float32) + ROUND - ROUND).to(tl.int32)
-                if half == 0:
-                    low |= (value & 0xFF) << (8 * i)
-                else:
-                    high |= (value & 0xFF) << (8 * i)
-    return low, high
 
 
 @triton.jit
@@ -79,12 +60,15 @@ def _added(acc, loaded, x, first, KIND: tl.constexpr, WORDS: tl.constexpr, LENGT
     else:
         at = x + (word // 16) * 32 + word % 16
         x_low, x_high = load_or_zero(at, mask), load_or_zero(at + 16, mask)  # [WORDS]
-        if KIND == "int4":
-            low, high = (codes << 4) & HIGH, codes & HIGH
+        low, high = (codes << 4) & HIGH, codes & HIGH
+        sums = tl.zeros_like(codes) if KIND == "int4_groups" else acc
+        sums = dot4(low, tl.broadcast_to(x_low[None, :], codes.shape), sums, ASM)
+        sums = dot4(high, tl.broadcast_to(x_high[None, :], codes.shape), sums, ASM)
+        if KIND == "int4_groups":
+            sums = tl.sum(tl.reshape(sums, (codes.shape[0], WORDS // 4, 4)), 2)
+            acc += sums.to(tl.float32) * scale.to(tl.float32)
         else:
-            low, high = _folded(codes, scale, ASM)
-        acc = dot4(low, tl.broadcast_to(x_low[None, :], codes.shape), acc, ASM)
-        acc = dot4(high, tl.broadcast_to(x_high[None, :], codes.shape), acc, ASM)
+            acc = sums
     return acc
 
 
@@ -106,10 +90,11 @@ def row_matvec_kernel(
     of_row = tl.load(scales + at, mask=at < n, other=0.0)  # [BLOCK_N]
     if PDL:
         gdc_wait()
-    OF: tl.constexpr = tl.float32 if shape.kind == "fp8" else tl.int32
+    OF: tl.constexpr = tl.int32 if groups is None and shape.kind != "fp8" else tl.float32
+    SUMS: tl.constexpr = WORDS if groups is None else WORDS // 4
     acc = ()
     for _t in tl.static_range(TOKENS):
-        acc = acc + (tl.zeros((shape.block_n, WORDS), OF),)  # noqa: RUF005
+        acc = acc + (tl.zeros((shape.block_n, SUMS), OF),)  # noqa: RUF005
     for first in tl.static_range(0, LENGTH, WORDS):
         loaded = ahead
         if first + WORDS < LENGTH:
@@ -125,6 +110,8 @@ def row_matvec_kernel(
             total *= DOWN
         elif shape.kind == "int4":
             total = total >> 4
+        elif shape.kind == "int4_groups":
+            total *= 1 / 16
         out = total.to(tl.float32) * tl.load(x_scales + t) * of_row
         for i in tl.static_range(len(terms)):
             out += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0).to(tl.float32)

@@ -22,7 +22,8 @@ class GemmShape(Constant):
     stages       steps that are loaded ahead
     warps        of a program
     ctas_per_sm  programs on each multiprocessor that `split_k` makes room for
-    persistent   as many programs as run at once go from tile to tile
+    persistent   as many programs as run at once go from tile to tile; of `streamk_kernel` they have even shares of all
+                 steps, otherwise of those of a tile
     """
 
     block_m: int
@@ -48,7 +49,7 @@ class GemmShape(Constant):
         return replace(self, split_k=split_k)
 
 
-ANY = 1 << 40
+ANY, FEW = 1 << 40, 8192
 H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
     # (most tokens, most tokens times rows of the weights, shape): the first row that fits is taken
     "int8": (
@@ -99,6 +100,42 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
         (ANY, ANY, GemmShape(128, 128, 128, stages=6)),
     ),
 }
+
+STREAMK: dict[str, tuple[tuple[int, int, GemmShape], ...]] = {
+    # (most tokens, most rows of the weights, shape) of `streamk_kernel`, for an H200
+    "int8": (
+        (8, ANY, GemmShape(8, 64, 256, split_k=1, stages=5, warps=4, persistent=True)),
+        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, persistent=True)),
+        (32, FEW, GemmShape(32, 64, 256, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
+        (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
+        (64, FEW, GemmShape(64, 64, 256, split_k=1, stages=3, warps=4, ctas_per_sm=2, persistent=True)),
+        (64, ANY, GemmShape(64, 128, 128, split_k=1, ctas_per_sm=2)),
+        (128, FEW, GemmShape(128, 64, 128, split_k=1, stages=8, warps=4)),
+        (128, ANY, GemmShape(128, 128, 128, split_k=1, stages=3, ctas_per_sm=2)),
+    ),
+    "fp8": (
+        (8, ANY, GemmShape(8, 64, 256, split_k=1, stages=5, warps=4, persistent=True)),
+        (16, ANY, GemmShape(16, 64, 256, split_k=1, warps=4, persistent=True)),
+        (32, FEW, GemmShape(32, 64, 256, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
+        (32, ANY, GemmShape(32, 128, 128, split_k=1, warps=4, ctas_per_sm=2)),
+        (64, FEW, GemmShape(64, 64, 256, split_k=1, stages=3, warps=4, ctas_per_sm=2, persistent=True)),
+        (64, ANY, GemmShape(64, 128, 128, split_k=1, ctas_per_sm=2)),
+        (128, FEW, GemmShape(128, 64, 128, split_k=1, stages=8, warps=4)),
+    ),
+    "fp8_blocks": (
+        (16, ANY, GemmShape(16, 64, 128, split_k=1, stages=6, warps=4, ctas_per_sm=2, persistent=True)),
+    ),
+    "f16": (
+        (8, ANY, GemmShape(8, 64, 128, split_k=1, stages=5, warps=4, persistent=True)),
+        (16, ANY, GemmShape(16, 64, 128, split_k=1, warps=4, ctas_per_sm=2, persistent=True)),
+    ),
+}
+
+
+def streamk_shape(kind: str, m: int, n: int) -> GemmShape | None:
+    """The shape of `streamk_kernel` for m tokens and n rows of "int8", "fp8", "fp8_blocks" or
+    "f16"; None for another kernel."""
+    return next((shape for tokens, rows, shape in STREAMK[kind] if m <= tokens and n <= rows), None)
 
 
 def shape_of(
