@@ -199,14 +199,14 @@ def test_a_base_that_llama_cpp_ran(made: Path) -> None:
 
 def test_a_cut_file_of_logits(made: Path) -> None:
     write_recorded(made / "whole.kld", made, 2)
-    whole = (made / "whole.kld").read_bytes()
-    for cut, message in ((whole[:-2], "header speaks of"), (whole[:12], "is not a file"), (b"GGUF" + whole, "is not a file")):
+    whole = bytearray((made / "whole.kld").read_bytes())
+    other = "is not a file"
+    for cut, message in ((whole[:-2], "header speaks of"), (whole[:12], other), (b"GGUF" + whole, other)):
         (made / "cut.kld").write_bytes(cut)
         with pytest.raises(FileError, match=message):
             LlamaCppFile.open(made / "cut.kld")
-    other = bytearray(whole)
-    other[8:20] = np.array([64, -1, 2], "<i4").tobytes()
-    (made / "cut.kld").write_bytes(other)
+    whole[8:20] = np.array([64, -1, 2], "<i4").tobytes()
+    (made / "cut.kld").write_bytes(whole)
     with pytest.raises(FileError, match="speaks of 2 windows"):
         LlamaCppFile.open(made / "cut.kld")
 

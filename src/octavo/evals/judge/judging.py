@@ -60,7 +60,8 @@ class Sizes:
         body = [t for name, t in file.tensors.items() if not name.startswith(HEAD)]
         nbytes = [sum(t.nbytes for t in part) for part in (body, head)]
         sizes = [sum(t.size for t in part) for part in (body, head)]
-        return cls(sum(nbytes), *nbytes, 8 * sum(nbytes) / sum(sizes), 8 * nbytes[0] / max(1, sizes[0]))
+        bits = 8 * sum(nbytes) / sum(sizes), 8 * nbytes[0] / max(1, sizes[0])
+        return cls(sum(nbytes), nbytes[0], nbytes[1], *bits)
 
 
 @dataclass(frozen=True)
@@ -323,12 +324,9 @@ class _Run:
 
 def verdict_of(name: str, sizes: Sizes, found: Comparison, clusters: Clusters) -> Verdict:
     """What was counted of each token, with intervals."""
-
-    def percentiles(values: F64) -> list[Interval]:
-        return clusters.percentiles(values, (50.0, 99.0, 99.9))
-
+    median, p99, p999 = clusters.percentiles(found.kl, (50.0, 99.0, 99.9))
     return Verdict(
-        name, sizes, clusters.mean(found.kl, positive=True), *percentiles(found.kl),
+        name, sizes, clusters.mean(found.kl, positive=True), median, p99, p999,
         clusters.mean(found.same_top.astype(np.float64)), exponential(clusters.mean(found.nll)),
         exponential(clusters.mean(found.nll - found.nll_base)),
     )

@@ -126,7 +126,8 @@ class LlamaCppFile:
             head = raw.read(20)
             size = os.fstat(raw.fileno()).st_size
         if len(head) < 20 or not head.startswith(MAGIC):
-            raise FileError("is not a file of llama.cpp's --kl-divergence-base", file=name, allowed="begins with _logits_")
+            problem = "is not a file of llama.cpp's --kl-divergence-base"
+            raise FileError(problem, file=name, allowed="begins with _logits_")
         context, n_vocab, windows = (int(x) for x in np.frombuffer(head[8:], "<i4"))
         if min(context, n_vocab, windows) < 1 or context < 4:
             raise FileError(f"speaks of {windows} windows of {context} tokens and {n_vocab} logits", file=name)
@@ -149,7 +150,8 @@ class LlamaCppFile:
         """log p [stop - start, n_vocab] of positions of a window, in nats; they add up to 1 but for the rounding."""
         coded = np.ascontiguousarray(self.codes[window, start:stop])
         step, least = coded[:, :4].view("<f4").astype(np.float64).T[:, :, None]
-        return step * coded[:, 4 : 4 + self.n_vocab] + least
+        found: F64 = step * coded[:, 4 : 4 + self.n_vocab] + least
+        return found
 
     @staticmethod
     def without_cut(log_p: F64) -> F64:
