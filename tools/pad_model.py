@@ -6,7 +6,7 @@ Small models have rows of 576 or 640 values, for which K-quants have no whole bl
 types than a large model's. Here the residual stream gets channels that are zero: norms see a mean square that is
 smaller by the share of channels there were, so their weights are multiplied by its root and their epsilon by it. Heads
 of zeros are added with it, as many to each head of keys as it has. Then all channels are put in a random order
-(`fold.shuffle`), or the zeros would lie in blocks of their own. Matrices are F16, as a file of floats has them: values of
+(`fold.shuffle`), or the zeros would lie in blocks of their own. Matrices are F16, as a float file has them: values of
 a quantized file are first rounded to it, so what is made is the base of what it is compared with.
 """
 
