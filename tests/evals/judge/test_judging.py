@@ -103,6 +103,7 @@ def test_files_alike_share_a_rank(made: Path) -> None:
     assert [v.rank for v in judged(made, "again", "Q6_K", "Q4_K_M").files] == [1, 1, 3]
 
 
+@pytest.mark.slow
 def test_noise_is_what_rounded_activations_add(made: Path) -> None:
     """The base's floats have next to none, and exact arithmetic none at all."""
     cpu = {"device": "cpu", "noise_windows": 2}
