@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -123,11 +123,11 @@ def read_calibration(
     raw = regular_file.read_text(path, MAX_SAMPLES_BYTES)
     name, digest = os.path.basename(path), sha256(raw.encode()).hexdigest()
     if has_records(path):
-        lines = [(i, line) for i, line in enumerate(raw.split("\n"), 1) if line.strip()]
-        if not lines:
-            raise FileError("has no records", file=path, offset=0)
-        chosen = [lines[i] for i in drawn(len(lines), samples, seed)]
-        found = [_record(path, i, line, tokenizer, parse_special)[:context] for i, line in chosen]
+        lines = _lines(path, raw)
+        chosen = (lines[i] for i in drawn(len(lines), samples, seed))
+        found = [
+            record_tokens(path, i, _record(path, i, line), tokenizer, parse_special)[:context] for i, line in chosen
+        ]
     else:
         tokens = tokenizer.encode(raw.removesuffix("\n"), parse_special=parse_special)
         found = windows(tokens, samples, context, seed, tokenizer.bos_id if tokenizer.add_bos else None)
@@ -176,27 +176,46 @@ def drawn(count: int, samples: int, seed: int) -> list[int]:
     return sorted(np.random.default_rng(seed).choice(count, samples, replace=False).tolist())
 
 
-def _record(path: str | os.PathLike[str], line: int, text: str, tokenizer: Tokenizer, parse_special: bool) -> list[int]:
-    """The tokens of a line of a JSONL file."""
+def records(path: str | os.PathLike[str], raw: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of a JSONL file's text, each with its line's number. Raises FileError for none, or a wrong one."""
+    return ((line, _record(path, line, text)) for line, text in _lines(path, raw))
 
-    def fault(problem: str, allowed: str) -> FileError:
-        return FileError(problem, file=path, field=f"line {line}", allowed=allowed)
 
+def _lines(path: str | os.PathLike[str], raw: str) -> list[tuple[int, str]]:
+    found = [(i, line) for i, line in enumerate(raw.split("\n"), 1) if line.strip()]
+    if not found:
+        raise FileError("has no records", file=path, offset=0)
+    return found
+
+
+def _record(path: str | os.PathLike[str], line: int, text: str) -> dict[str, Any]:
+    """What a line of a JSONL file holds."""
     try:
         record: Any = json.loads(text)
     except (ValueError, RecursionError):
-        raise fault("is not valid JSON", "an object on each line") from None
+        raise _fault(path, line, "is not valid JSON", "an object on each line") from None
     if not isinstance(record, dict):
-        raise fault(f"is a {type(record).__name__}", "an object")
+        raise _fault(path, line, f"is a {type(record).__name__}", "an object")
+    return record
+
+
+def record_tokens(
+    path: str | os.PathLike[str], line: int, record: dict[str, Any], tokenizer: Tokenizer, parse_special: bool
+) -> list[int]:
+    """The tokens of a record. Raises FileError, with its line, for one that has no text, or too little."""
     if isinstance(record.get("text"), str):
         tokens = tokenizer.encode(record["text"], parse_special=parse_special)
     elif _are_messages(record.get("messages")):
         tokens = tokenizer.encode_chat(tokenizer.chat_template(), record["messages"], add_generation_prompt=False)
     else:
-        raise fault("has no text", '"text", or "messages" with a role and a content each')
+        raise _fault(path, line, "has no text", '"text", or "messages" with a role and a content each')
     if len(tokens) < LEAST_CONTEXT:
-        raise fault(f"has {len(tokens)} tokens", f"{LEAST_CONTEXT} or more")
+        raise _fault(path, line, f"has {len(tokens)} tokens", f"{LEAST_CONTEXT} or more")
     return tokens
+
+
+def _fault(path: str | os.PathLike[str], line: int, problem: str, allowed: str) -> FileError:
+    return FileError(problem, file=path, field=f"line {line}", allowed=allowed)
 
 
 def _are_messages(found: Any) -> bool:

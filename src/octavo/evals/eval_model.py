@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from octavo.calibrate.fold.fold import ChangedFile, TensorChanges
 from octavo.evals.windows import LEAST_CONTEXT, outputs_for
 from octavo.graph.builder import CacheType
 from octavo.graph.node import Attention
 from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime import EngineConfig, Model, open_model, resolve
 from octavo.runtime.engine.placement import GpuLayers, backends_for
@@ -38,22 +40,36 @@ def open_subject(
     path: str | os.PathLike[str], context: int, *, device: str = "auto", threads: int | None = None,
     cache_type: CacheType = "f16", gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
     fuse: bool = True, lora: Lora | None = None, tensor_parallel: int = 1,
-    pipeline: int = 1, weight_cache: bool = True,
+    pipeline: int = 1, weight_cache: bool = True, floats: bool = False,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
-    The other arguments and what is raised are as of `octavo.load`.
+    `floats` computes what the file says and no more: weights as F32 (`in_floats`), the cache too. The other arguments
+    and what is raised are as of `octavo.load`.
     """
     backends, layers = backends_for(
         device, threads, gpu_layers, attention=attention, tensor_parallel=tensor_parallel, pipeline=pipeline
     )
     adapters = located(chosen(lora))
-    file = open_generating(path)
+    file = in_floats(open_generating(path)) if floats else open_generating(path)
     n_vocab = read_model(file).hparams.n_vocab
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
     config = EngineConfig(
-        n_ctx=context, n_batch=min(context, LARGEST_BATCH), cache_type=cache_type,
+        n_ctx=context, n_batch=min(context, LARGEST_BATCH), cache_type="f32" if floats else cache_type,
         n_outputs=outputs_for(n_vocab, context), fuse=fuse, gpu_layers=layers, pipeline=pipeline,
-        weight_cache=weight_cache,
+        weight_cache=weight_cache and not floats,
     )
     return open_model(file, backends, config, adapters)
+
+
+def in_floats(file: GGUFFile) -> GGUFFile:
+    """A model's file with its weights as F32, 4 bytes each: what computes them rounds no activations.
+
+    Weights whose scheme itself says how activations are rounded (int8-w8a8, w4a8, fp8) stay as they are.
+    """
+    changes = TensorChanges()
+    for name in file.tensors:
+        fmt = file.tensor(name).format
+        if fmt.name != "F32" and not fmt.per_row:
+            changes.add(name, lambda values: values)
+    return ChangedFile(file, changes)

@@ -90,21 +90,25 @@ def summary(found: Comparison, chunks: int, context: int) -> Divergence:
 
 
 def check_vocabularies(model: Model, base: Model) -> None:
+    """Raises UsageError, naming a token, where two models do not mean the same by their token ids."""
+    require_one_vocabulary(*((m.file.path, m.tokenizer, m.n_vocab) for m in (model, base)))
+
+
+def require_one_vocabulary(*models: tuple[str, Tokenizer, int]) -> None:
     """Raises UsageError, naming a token, where two models do not mean the same by their token ids.
+
+    models  of both: path, tokenizer and how many logits it has
 
     Tokens that fill up an embedding mean nothing, whatever they are called; a vocabulary may leave them out at its end.
     """
-    paths = f"{model.file.path} and {base.file.path}"
-    sizes = model.engine.model.hparams.n_vocab, base.engine.model.hparams.n_vocab
-    if sizes[0] != sizes[1]:
-        raise UsageError(
-            f"{paths} have {sizes[0]} and {sizes[1]} tokens; divergence is between models of one vocabulary"
-        )
-    mine, theirs = model.tokenizer, base.tokenizer
+    paths = " and ".join(path for path, _, _ in models)
+    (_, mine, size), (_, theirs, other) = models
+    if size != other:
+        raise UsageError(f"{paths} have {size} and {other} tokens; divergence is between models of one vocabulary")
     bos = [t.bos_id if t.add_bos else None for t in (mine, theirs)]
     if bos[0] != bos[1]:
         raise UsageError(f"{paths} begin a text with {bos[0]} and {bos[1]} (allowed: models of one vocabulary)")
-    texts = [_meant(t, sizes[0]) for t in (mine, theirs)]
+    texts = [_meant(t, size) for t in (mine, theirs)]
     at = next((i for i, (a, b) in enumerate(zip(*texts, strict=True)) if a != b), None)
     if at is not None:
         what = " and ".join("unused" if text[at] is None else repr(text[at]) for text in texts)

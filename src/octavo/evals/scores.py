@@ -1,13 +1,14 @@
 """From logits to what is counted of a token: its negative log-likelihood, and how far two models are apart there.
 
-Sums run in blocks of rows that fit the processor's cache. Differences of logits are float32, which is what the models
-give; sums and logarithms float64.
+Sums run in blocks of rows that fit the processor's cache. Logits are float32, which is what models give; likelihoods
+are sums in float64, and divergences are float64 throughout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,15 @@ from octavo.formats.spec import F32
 
 BLOCK_BYTES = 1 << 20
 
+Floats = TypeVar("Floats", F32, F64)
+
 
 def _blocks(rows: int, width: int) -> Iterator[slice]:
     size = max(1, BLOCK_BYTES // (4 * width))
     return (slice(i, i + size) for i in range(0, rows, size))
 
 
-def _log_sum_exp(logits: F32) -> tuple[F32, F32, F64]:
+def _log_sum_exp(logits: Floats) -> tuple[Floats, Floats, F64]:
     """Largest logit [n, 1] of each row, exp(logits - largest), and the logarithm of that one's sum [n]."""
     top = logits.max(axis=1, keepdims=True)
     e = np.exp(logits - top)
@@ -56,18 +59,18 @@ class Comparison:
         return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
-def compare(logits: F32, base: F32, targets: npt.NDArray[np.int64]) -> Comparison:
+def compare(logits: F32, base: F32 | F64, targets: npt.NDArray[np.int64]) -> Comparison:
     """Two models' logits [n, V] for the same tokens: KL(base || model) = sum p_base (log p_base - log p)."""
     n = len(targets)
     found = Comparison(np.empty(n), np.empty(n), np.empty(n), np.empty(n, bool))
     for block in _blocks(*logits.shape):
-        x, y, at = logits[block], base[block], targets[block]
+        x, y, at = logits[block].astype(np.float64), base[block].astype(np.float64), targets[block]
         rows = np.arange(len(x))
         x_top, _, x_log_sum = _log_sum_exp(x)
         y_top, p, y_log_sum = _log_sum_exp(y)
         x_total, y_total = x_log_sum + x_top[:, 0], y_log_sum + y_top[:, 0]
         # The tops are taken out of the difference, so that a shift of all logits costs no digits.
-        gap = np.einsum("nv,nv->n", p, (y - y_top) - (x - x_top), dtype=np.float64) / np.exp(y_log_sum)
+        gap = np.einsum("nv,nv->n", p, (y - y_top) - (x - x_top)) / np.exp(y_log_sum)
         found.nll[block] = x_total - x[rows, at]
         found.nll_base[block] = y_total - y[rows, at]
         found.kl[block] = np.maximum(gap - y_log_sum + x_log_sum, 0)

@@ -2,7 +2,7 @@
 
 As llama.cpp's perplexity tool does it: the text is cut into windows of `context` tokens, the first of each replaced by
 BOS where the model wants one; a window is run by itself, and the tokens of its second half are scored, so that each has
-at least half a context before it.
+at least half a context before it. Or all but the first are, those at a window's beginning with little before them.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ LOGIT_BYTES = 64 << 20
 
 @dataclass(frozen=True, eq=False)
 class TextWindow:
-    """Tokens that are run together, and which of them are scored: bool, the first half never."""
+    """Tokens that are run together, and which of them are scored: bool, the first half never, unless `every` can be."""
 
     tokens: list[int]
     scored: Mask
+    every: bool = False
 
     @property
     def first(self) -> int:
         """The first token whose logits are wanted: they are for the one after it."""
-        return len(self.tokens) // 2
+        return 0 if self.every else len(self.tokens) // 2
 
 
 def windows(
     model: Model, tokens: Sequence[int], context: int, chunks: int | None = None,
-    scored: Sequence[bool] | Mask | None = None
+    scored: Sequence[bool] | Mask | None = None, every: bool = False
 ) -> list[TextWindow]:
     """The windows of a text, at most `chunks`; what is left over at its end is not used.
 
-    `scored` says of each token whether it counts (default: all do). Raises UsageError for a text shorter than a window,
-    a context longer than the model's, and where no token counts.
+    `scored` says of each token whether it counts (default: all do); `every` has those of a first half scored too.
+    Raises UsageError for a text shorter than a window, a context longer than the model's, and where no token counts.
     """
     most = max(LEAST_CONTEXT, model.engine.n_ctx)
     if context < LEAST_CONTEXT:
@@ -69,10 +70,10 @@ def windows(
     for start in range(0, len(tokens) - context + 1, context)[:chunks]:
         taken = list(tokens[start : start + context])
         mask = counts[start : start + context].copy()
-        mask[: context // 2 + 1] = False
+        mask[: 1 if every else context // 2 + 1] = False
         if bos is not None:
             taken[0] = bos
-        found.append(TextWindow(taken, mask))
+        found.append(TextWindow(taken, mask, every))
     if not any(w.scored.any() for w in found):
         raise UsageError("no token of the text's windows is to be scored: mark some in the second half of a window")
     return found

@@ -1,4 +1,4 @@
-"""`octavo eval`: perplexity, divergence from another model, and the demo model's accuracy."""
+"""`octavo eval`: perplexity, divergence from another model, many files judged, and the demo model's accuracy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.evaluate import cache_divergence as evaluate_cache
+from octavo.cli.evaluate import compare
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
@@ -134,6 +135,7 @@ def demo(
 
 app.command("ppl")(grouped(ppl))
 app.command("kl")(grouped(kl))
+compare.add_to(app)
 evaluate_cache.add_to(app)
 app.command("demo")(grouped(demo))
 

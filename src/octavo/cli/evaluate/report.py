@@ -59,6 +59,10 @@ def report(
         typer.Option("--text", metavar="TEXT",
                      help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on.")
     ] = None,
+    judged: Annotated[
+        str | None,
+        typer.Option("--judged", metavar="FILE", help="Also show what `octavo eval compare -o FILE` found.")
+    ] = None,
     context: Window = None,
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
     device: Device = "auto", threads: Threads = None, offline: Offline = False,
@@ -86,7 +90,7 @@ def report(
             plan = QualityPlan(
                 text, presets, schemes, methods, compared.calibration, context, chunks, device, threads, show
             )
-        found = write_report(model, output, base=base, plan=plan, threads=threads, progress=show)
+        found = write_report(model, output, base=base, plan=plan, threads=threads, progress=show, judged=judged)
     error = found.model.error
     said = "" if error is None else f", {found.model.basis} error {100 * error:#.4g} %"
     print(f"{printable(output)}: {len(found.model.tensors)} tensors, {found.model.bits:.4g} bits per weight{said}")

@@ -37,17 +37,21 @@ NEAR = ((0.003, "almost the same as"), (0.03, "nearly the same as"), (0.15, "not
 
 
 class Findings(NamedTuple):
-    """All that a page shows; `quality` is None where no text was run. `text` is "demo" or the path of that text."""
+    """All that a page shows; `quality` is None where no text was run. `text` is "demo" or the path of that text.
+
+    `judged` is what `octavo eval compare` found of several files, as `judge.picture.section` shows it.
+    """
 
     model: ModelFindings
     advice: Sequence[Advice]
     quality: Quality | None = None
     text: str | None = None
+    judged: Parts | None = None
 
 
 def write_report(
     model: StrPath, out: StrPath, *, base: StrPath | None = None, plan: QualityPlan | None = None,
-    threads: int | None = None, progress: Progress | None = None
+    threads: int | None = None, progress: Progress | None = None, judged: StrPath | None = None
 ) -> Findings:
     """Write a report on the model at `model`, a GGUF file, a checkpoint folder or "demo", to the HTML file `out`.
 
@@ -56,11 +60,15 @@ def write_report(
     base      the model it was made of, to measure errors against
     plan      a text to run, and presets of the base to compare with; None: tensors only, as where some have NaN or Inf
     progress  of the tensors
+    judged    a file that `octavo eval compare -o` wrote
 
     `out` appears whole or not at all. Raises FileError where it can't be written, UsageError for what does not go
     together or where matplotlib is missing, and what `measure` and `measure_quality` raise.
     """
     require_matplotlib("a report's pictures need matplotlib")
+    from octavo.evals.judge.picture import read_judgement, section
+
+    comparison = None if judged is None else section(read_judgement(judged))
     path, reference = resolve(model), None if base is None else resolve(base)
     for source in (path, reference):
         if source is not None:
@@ -78,7 +86,7 @@ def write_report(
         measured = replace(measured, path="demo")
     if measured.base == resolve("demo"):
         measured = replace(measured, base="demo")
-    found = Findings(measured, advice, quality, None if plan is None else plan.text)
+    found = Findings(measured, advice, quality, None if plan is None else plan.text, comparison)
     page = render(found)
     with written_file(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.write(page)
@@ -97,7 +105,8 @@ def render(found: Findings) -> str:
         version=__version__, title=model.name or os.path.basename(model.path), model=model,
         verdict=verdict(model, found.quality), bad=[t for t in model.tensors if t.bad],
         summary=summary(model, found.quality), errors=errors(model), worst=worst(model, found.advice, found.text),
-        calibration=method_section.calibration(model), quality=quality(found.quality), weights=weights(model),
+        calibration=method_section.calibration(model), quality=quality(found.quality), judged=found.judged,
+        weights=weights(model),
         codes=codes(model), scales=scales(model), tensors=tensors(model),
     )
 

@@ -1,0 +1,99 @@
+"""A judgement as a picture, divergence over the bytes of the body, and as cells of a report's table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from octavo import sizes
+from octavo.errors import FileError, UsageError
+from octavo.evals.clusters import Interval
+from octavo.evals.judge.judging import Judgement, Verdict
+from octavo.evals.report.cells import Parts, Table, number, percent, size
+from octavo.evals.report.pictures import ACCENT, GRID, MUTED, SECOND, figure, scale, to_svg
+from octavo.evals.report.tensor_labels import label
+from octavo.io import regular_file
+from octavo.io.atomic import written_file
+
+KINDS = (".svg", ".png", ".pdf")
+MAX_BYTES = 1 << 26
+
+
+def require_kind(path: str) -> None:
+    """Raises UsageError for a picture that is called otherwise than KINDS."""
+    if not path.lower().endswith(KINDS):
+        raise UsageError(f"--plot is {path} (allowed: a name that ends in {', '.join(KINDS)})")
+
+
+def read_judgement(path: str | os.PathLike[str]) -> Judgement:
+    """What `octavo eval compare -o` wrote. Raises FileError for a file that is something else, naming the field."""
+    text = regular_file.read_text(path, MAX_BYTES)
+    try:
+        return pydantic.TypeAdapter(Judgement).validate_json(text)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or None
+        raise FileError(
+            f"is not a result of `octavo eval compare -o`: {first['msg']}", file=path, field=where
+        ) from None
+
+
+def draw(found: Judgement, path: str) -> None:
+    """Write the picture to a file of one of KINDS. Raises FileError where it can't be written."""
+    with figure(3.2) as fig, written_file(path) as temporary:
+        _axes(fig, found, grid="0.88")
+        kind = Path(path).suffix[1:].lower()
+        dated = {"Date": None} if kind == "svg" else None
+        fig.savefig(temporary, format=kind, dpi=200, facecolor="white", metadata=dated)
+
+
+def section(found: Judgement) -> Parts:
+    """The picture within a page, and the table."""
+    with figure(3.2) as fig:
+        _axes(fig, found)
+        said = "; ".join(
+            f"{label(v.name, 60)} of {sizes.size(v.sizes.body)} diverges by {v.kl.value:.3g}" for v in found.files
+        )
+        picture = to_svg(fig, "judgement", "Divergence over bytes", f"{said}.")
+    rows = [
+        [str(v.rank), v.name, size(v.sizes.body), number(v.sizes.body_bits, 3), size(v.sizes.head),
+         *(interval(x, 3) for x in (v.kl, v.p99)), percent(v.same_top.value), interval(v.ratio, 5),
+         number(v.noise, 2) if v.noise is not None else "–", "; ".join(v.suspicions)]
+        for v in found.files
+    ]
+    headings = ["rank", "file", "body", "bits per weight", "head", "KL divergence", "99th percentile", "same top token",
+                "perplexity / base", "noise", "looks broken"]
+    table = Table("Files beside their base", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8, 9))
+    return {"found": found, "picture": picture, "table": table}
+
+
+def interval(value: Interval, digits: int) -> str:
+    """A value and the ends of its interval."""
+    return f"{number(value.value, digits)} ({number(value.low, digits)} to {number(value.high, digits)})"
+
+
+def _axes(fig: Any, found: Judgement, grid: str = GRID) -> None:
+    ax = fig.subplots()
+    ax.grid(color=grid)
+    for i, verdict in enumerate(sorted(found.files, key=lambda v: v.sizes.body)):
+        x, kl = verdict.sizes.body / 1e6, verdict.kl
+        bars = [[max(kl.value - kl.low, 0)], [max(kl.high - kl.value, 0)]] if kl.low == kl.low else None
+        ax.errorbar(x, kl.value, yerr=bars, marker=_marker(verdict), markersize=5, linewidth=1, capsize=2,
+                    color=SECOND if verdict.suspicions else ACCENT)
+        ax.annotate(label(verdict.name.removesuffix(".gguf"), 22), (x, kl.value), (5, -9 if i % 2 else 4),
+                    textcoords="offset points")
+    noises = [v.noise for v in found.files if v.noise and not v.rounds]
+    shown = [v.kl.value for v in found.files]
+    if noises and max(noises) > min(shown) / 20:
+        ax.axhline(max(noises), color=MUTED, linestyle="--", linewidth=0.8)
+        shown.append(max(noises))
+    scale(ax, shown, 2)
+    ax.margins(x=0.15)
+    ax.set(xlabel="MB of the body", title="KL divergence, nats (bars: 95%; dashed: the engine's noise)")
+
+
+def _marker(verdict: Verdict) -> Literal["x", "o"]:
+    return "x" if verdict.suspicions else "o"
