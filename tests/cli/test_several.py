@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,27 @@ def test_two_models_with_one_name(tmp_path: Path) -> None:
     other.write_bytes(b"x")
     with pytest.raises(UsageError, match=rf"two models are called 'demo': \S+ and {other} \(allowed: a name for each"):
         look((DEMO, Found("second", str(other), "argument", ("demo",))))
-    assert look((DEMO, DEMO)).models.keys() == {"demo"}
+
+
+def test_two_files_of_one_name(tmp_path: Path) -> None:
+    paths = [tmp_path / "sub" / "one.gguf", tmp_path / "one.gguf"]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+    first, second = (Found("one", str(path), "argument") for path in paths)
+    words = re.escape(f"{paths[0]} and {paths[1]} would both be called 'one'; give one of them another name in "
+                      "--models-preset ([NAME], model = FILE)")
+    with pytest.raises(UsageError, match=words):
+        look((first, second))
+    with pytest.raises(UsageError, match=words):
+        look((second,), preset(tmp_path, f"[one]\nmodel = {paths[0]}").__class__(models_dir=str(paths[0].parent)))
+    with pytest.raises(UsageError, match="would both be called 'one'"):
+        look((second,), preset(tmp_path, f"[one]\nmodel = {paths[0]}"))
+    with pytest.raises(UsageError, match="would both be called 'demo'"):
+        look((DEMO, replace(DEMO)))
+    assert look((second,), Several(models_dir=str(tmp_path / "sub" / ".."))).models.keys() == {"one", "sub"}
+    both = look((second,), preset(tmp_path, f"[two]\nmodel = {paths[0]}")).models
+    assert {name: one.engine.path for name, one in both.items()} == {"one": str(paths[1]), "two": str(paths[0])}
 
 
 def test_a_name_that_is_unknown() -> None:

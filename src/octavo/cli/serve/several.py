@@ -176,7 +176,9 @@ class Shelf:
         from octavo.router.catalog import Catalog
 
         sections = {} if self.several.preset is None else read_preset(self.several.preset)
-        found = {one.name: one for one in self._found()}
+        found: dict[str, Found] = {}
+        for one in self._found():
+            require_names(found.setdefault(one.name, one), one)
         everywhere = sections.pop(ALL, None)
         if everywhere is not None and everywhere.model is not None:
             raise UsageError(f"--models-preset: [{ALL}] is of all models, and names one: {everywhere.model}")
@@ -204,7 +206,9 @@ class Shelf:
         from octavo.router.catalog import Found
 
         if section.model is not None:
-            found[section.name] = Found(section.name, _there(section.model, self.offline), "preset")
+            made = Found(section.name, _there(section.model, self.offline), "preset")
+            require_names(found.get(section.name, made), made)
+            found[section.name] = made
         elif section.name not in found:
             allowed = f"{', '.join(sorted(found))}, or `model = PATH or ORG/REPO:QUANT` in it"
             raise UsageError(f"--models-preset: [{section.name}] is not a model that is there (allowed: {allowed})")
@@ -228,6 +232,14 @@ class Shelf:
             **options.defaults.given(),
         )
         return KnownModel(with_options(engine, asks=True, memory=self.memory), server, found.source, load)
+
+
+def require_names(first: Found, second: Found) -> None:
+    """Raise UsageError for two models that would have one name, and for one that is named twice on the command line."""
+    again = first is not second and first.source == second.source == "argument"
+    if again or os.path.realpath(first.path) != os.path.realpath(second.path):
+        raise UsageError(f"{first.path} and {second.path} would both be called {first.name!r}; give one of them another "
+                         "name in --models-preset ([NAME], model = FILE)")
 
 
 def run_several(models: Sequence[str], access: Access, options: ModelOptions, several: Several, offline: bool) -> None:
