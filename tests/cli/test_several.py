@@ -104,6 +104,7 @@ temp = 0.25
 @pytest.mark.parametrize(("text", "words"), [
     ("[demo]\nport = 5", r"\[demo\]: No such option: --port"),
     ("[demo]\ntmp = 5", r"\[demo\]: No such option: --tmp \(did you mean --temp\?\)"),
+    ("[demo]\nlod-on-startup = true", r"\[demo\]: no setting 'lod-on-startup' \(did you mean 'load-on-startup'\?\)"),
     ("[demo]\ntemp = hot", r"\[demo\]: Invalid value for '--temp' / '--temperature': not a number"),
     ("[demo]\ntemp = -3", r"temperature"),
     ("[demo]\nload-on-startup = perhaps", r"\[demo\]: load-on-startup is 'perhaps' \(allowed: true, false\)"),
@@ -153,7 +154,9 @@ def test_a_name_that_is_unknown() -> None:
     catalog = look((DEMO,))
     assert catalog.unknown("dem") == "unknown model 'dem'; did you mean 'demo'?"
     assert catalog.unknown("gpt-4o") == "unknown model 'gpt-4o' (choices: demo)"
-    assert "there is none yet; `octavo pull` or POST /models" in Catalog([]).unknown("a")
+    assert Catalog([]).unknown("demo") == (
+        "unknown model 'demo': there is none yet; `octavo pull` or POST /models brings one, and `octavo serve demo` "
+        "serves the built-in one")
     many = Catalog([replace(catalog.models["demo"], server=replace(BASE, name=f"m{i:02}")) for i in range(10)])
     assert many.unknown("gpt-4o").endswith("m06, m07 and 2 more at /v1/models)")
 

@@ -103,11 +103,15 @@ async def worlds(
     world = World({name: size * GIB for name, size in sizes.items()})
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, EOFError):
-            while await reader.readuntil(b"\r\n\r\n"):
-                writer.write(WELL)
-        writer.close()
+        answering.add(asyncio.current_task())
+        try:
+            with suppress(OSError, EOFError, asyncio.CancelledError):
+                while await reader.readuntil(b"\r\n\r\n"):
+                    writer.write(WELL)
+        finally:
+            writer.close()
 
+    answering = set[asyncio.Task[None] | None]()
     listening = await asyncio.start_server(answer, "127.0.0.1", 0)
     world.port = listening.sockets[0].getsockname()[1]
     options = ServerOptions("models", limits=LIMITS, secret="between-us")
@@ -121,4 +125,8 @@ async def worlds(
     finally:
         await models.close()
         listening.close()
+        for task in answering:
+            if task is not None:
+                task.cancel()
+        await asyncio.sleep(0)  # they close their sockets
         assert not world.here

@@ -36,7 +36,7 @@ def served(name: str, path: str = "demo", *, aliases: tuple[str, ...] = (), **en
 @contextmanager
 def serving(
     known: Sequence[KnownModel] | Callable[[], Catalog], *, memory: int | None = None, idle: float | None = None,
-    options: ServerOptions = OPTIONS, pulls: bool = True,
+    options: ServerOptions = OPTIONS, pulls: bool = True, unit: str = "G",
 ) -> Iterator[tuple[Server, ModelsFront]]:
     """A front of these models, until the block ends."""
     sock = bind("127.0.0.1", 0)
@@ -51,7 +51,7 @@ def serving(
 
         task = asyncio.get_running_loop().create_task(serve_models(
             known if callable(known) else lambda: Catalog(known), replace(options, port=port), sock, memory=memory,
-            idle=idle, told=told, pulls=pulls,
+            unit=unit, idle=idle, told=told, pulls=pulls,
         ))
         running.extend([asyncio.get_running_loop(), task])
         try:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -79,12 +80,12 @@ def test_models_are_told_of_before_and_after_they_are_loaded(front: tuple[Server
 @pytest.mark.parametrize(("body", "status", "code", "words"), [
     ({"model": "secnd"}, 404, "model_not_found", "unknown model 'secnd'; did you mean 'second'?"),
     ({"model": "gpt-4o"}, 404, "model_not_found", "unknown model 'gpt-4o' (choices: broken, first, large, second)"),
-    ({}, 400, None, "no model is named, and there are several: the field `model` says which"),
+    ({}, 400, None, "no model is named: set the field `model` to one of: broken, first, large, second"),
     ({"model": 5}, 400, None, "the body is not an object whose `model` is a string: Expected `str | null`, got `int` - "
                               "at `$.model`"),
     (b"[1]", 400, None, "the body is not an object whose `model` is a string: Expected `object`, got `array`"),
     (b'{"model": "first", ', 400, None, "the body is not valid JSON: "),
-    ({"model": "large"}, 400, "model_too_large", "large needs 8."),
+    ({"model": "large"}, 400, "model_too_large", "large needs at least 8."),
     ({"model": "broken"}, 500, "model_not_loaded", "broken can't be loaded: "),
 ])
 def test_what_is_refused(front: tuple[Server, ModelsFront], body: Any, status: int, code: str, words: str) -> None:
@@ -93,7 +94,7 @@ def test_what_is_refused(front: tuple[Server, ModelsFront], body: Any, status: i
     found, error = server.refused("/v1/chat/completions", body)
     assert (found, error["code"]) == (status, code)
     assert error["message"].startswith(words), error
-    assert code != "model_too_large" or "but all models together may take 2.00 (--memory)" in error["message"]
+    assert code != "model_too_large" or "; --memory is 2G: a smaller --kv-memory" in error["message"]
 
 
 def test_errors_are_of_the_routes_api(front: tuple[Server, ModelsFront]) -> None:
@@ -110,7 +111,11 @@ def test_loading_and_unloading_by_route(front: tuple[Server, ModelsFront]) -> No
     if states(server)["first"] != "unloaded":
         assert server.post("/models/unload", model="first") == {"success": True}
     until(lambda: states(server)["first"] == "unloaded")
-    assert server.refused("/models/unload", {"model": "first"})[1]["message"] == "model is not running"
+    error = server.refused("/models/unload", {"model": "first"})[1]
+    assert (error["message"], error["code"]) == ("model is not running", "model_not_loaded")
+    status, _, body = server.send("DELETE", "/models?model=first")
+    assert (status, json.loads(body)["error"]["message"]) == (
+        400, "first was named on the command line and is not in the hub's cache: it can't be removed here")
     status, error = server.refused("/v1/chat/completions?autoload=false", {**QUESTION, "model": "first"})
     assert (status, error["code"]) == (400, "model_not_loaded")
     assert server.post("/models/load", model="first") == {"success": True}
@@ -212,8 +217,6 @@ def test_what_is_held_is_what_its_processes_take(front: tuple[Server, ModelsFron
 
 
 def test_keys_are_needed_for_all_but_health() -> None:
-    from dataclasses import replace
-
     keyed = replace(OPTIONS, keys=("secret",))
     known = [served("first"), served("second")]
     known = [replace(one, server=replace(one.server, keys=("secret",))) for one in known]
@@ -236,3 +239,12 @@ def test_one_model_needs_no_name_and_sleeps() -> None:
         until(lambda: states(server)["only"] == "sleeping")
         assert not os.path.exists(f"/proc/{pid}")
         assert server.get("/slots?autoload=true"), "it wakes"
+
+
+def test_the_log_has_names_and_what_clients_ask_for(capfd: pytest.CaptureFixture[str]) -> None:
+    logged = replace(OPTIONS, log_requests=True)
+    with serving([replace(one, server=replace(logged, name=one.name)) for one in (served("50%"),)]) as (server, _):
+        server.chat("Hi", max_tokens=1)
+    lines = [line for line in capfd.readouterr().err.splitlines() if " request " in line]
+    assert [line.startswith("octavo: INFO: 50%: ") for line in lines] == [True]
+    assert "/v1/chat/completions" in lines[0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -151,9 +153,7 @@ def test_one_that_does_not_fit_alone_is_refused_with_the_numbers() -> None:
             for _ in range(2):
                 error = await refused(models, "b")
                 assert (error.status, error.code, error.param) == (400, "model_too_large", "model")
-                assert error.message.startswith(
-                    "b needs 9.00 GiB of memory (weights 9.00, caches 0.00, work 0.00, processes 0.00), but all models "
-                    "together may take 5.00 (--memory)")
+                assert error.message == "b needs at least 9G (weights 9G); --memory is 5G"
             assert world.here == {"a"}, "nothing is ended in vain"
             assert models.models["b"].held == 0
 
@@ -169,7 +169,8 @@ def test_without_a_limit_it_is_what_engines_find_free() -> None:
             await ask(models, "b")
             assert world.here == {"b"}
             error = await refused(models, "c")
-            assert "but 1.00 are free" in error.message
+            assert error.message == ("c needs at least 9G (weights 9G); 1G is free, and no other model takes as "
+                                     "much as is lacking")
             assert world.here == {"b"}
 
     run(test)
@@ -367,5 +368,39 @@ def test_the_memory_that_a_refused_load_had_is_free_again() -> None:
             await refused(models, "a")
             await ask(models, "b")
             assert world.here == {"b"}
+
+    run(test)
+
+
+def test_what_happens_to_models_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "octavo.models")
+
+    async def test() -> None:
+        async with worlds({"a": 2, "b": 2}, memory=3, idle=0.05) as (_, models):
+            await ask(models, "a")
+            await ask(models, "b")
+            await become(models, b="sleeping")
+
+    run(test)
+    said = [re.sub(r"in [0-9.]+ s", "in 0.0 s", one) for one in caplog.messages]
+    assert said == [
+        "a: loading", "a: loaded in 0.0 s, memory 2G of 3G", "b: loading", "a: ended to make room for b (2G)",
+        "b: loaded in 0.0 s, memory 2G of 3G", "b: asleep after 0.05 s without a request",
+    ]
+
+
+def test_loading_again_waits_until_the_last_server_has_ended() -> None:
+    async def test() -> None:
+        async with worlds({"a": 2}, memory=3) as (world, models):
+            await ask(models, "a")
+            model = models.find("a")
+            models.unload(model)
+            while model.state != "stopping":
+                await asyncio.sleep(0)
+            models.load(model)
+            await become(models, a="loaded")
+            assert model.pool is not None
+            await ask(models, "a")
+            assert (world.loaded, world.here, model.held) == (["a", "a"], {"a"}, 2 * GIB)
 
     run(test)

@@ -102,5 +102,5 @@ def test_models_of_a_command_line_are_neither_pulled_nor_removed() -> None:
     with serving([served("a"), served("b")], pulls=False) as (server, _):
         status, error = server.refused("/models", {"model": NAME})
         assert status == 400
-        assert error["message"].startswith("this server has the models that its command names")
+        assert error["message"].startswith("models were named on the command line, so none is downloaded here")
         assert server.send("DELETE", "/models?model=a")[0] == 400

@@ -14,7 +14,7 @@ from octavo.replicas.replica import Served
 from octavo.replicas.routing import PrefixRouter
 from octavo.replicas.upstream import Upstream, UpstreamLostError
 from octavo.server.engine.client import EngineDiedError
-from octavo.server.generation.handover import HEADER
+from octavo.server.generation.handover import HEADER, OWN
 
 log = logging.getLogger("octavo")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -63,6 +63,7 @@ class Replica:
     rolled    times that it was started again as asked, see `Pool.roll`
     pid       of its process, on its machine; 0 where it is not known
     why       it ended last; "" before, and where it was asked to
+    called    what the log calls it; "" for its number
     """
 
     number: int
@@ -75,6 +76,10 @@ class Replica:
     rolled: int = 0
     pid: int = 0
     why: str = ""
+    called: str = ""
+
+    def __str__(self) -> str:
+        return self.called or f"replica {self.number}"
 
 
 class Pool:
@@ -84,12 +89,14 @@ class Pool:
     suspect  held by the request that may be why replicas end, of which one at a time is under way
     secret  by which replicas know the front, see `proof`
     keeps   whether a replica that has ended by itself is started again
+    called  what the log calls the only one
     """
 
     def __init__(
-        self, launcher: Launcher, n: int, drain_s: float, secret: str, keeps: Callable[[], bool] = lambda: True
+        self, launcher: Launcher, n: int, drain_s: float, secret: str, keeps: Callable[[], bool] = lambda: True,
+        called: str = "",
     ) -> None:
-        self.replicas = [Replica(i) for i in range(n)]
+        self.replicas = [Replica(i, called=called) for i in range(n)]
         self.router, self.secret = PrefixRouter(), secret
         self.ending = False
         self._launcher, self._drain_s, self._keeps = launcher, drain_s, keeps
@@ -158,7 +165,7 @@ class Pool:
         """Start each replica anew, one after the other, once its replies are at their ends: a rolling update."""
         async with self._rolling:
             for one in self.replicas:
-                log.warning("rolling restart: replica %d finishes its requests and is started anew", one.number)
+                log.warning("rolling restart: %s finishes its requests and is started anew", one)
                 before = one.restarts + one.rolled
                 if one.running is not None:
                     one.state = "draining"
@@ -190,13 +197,12 @@ class Pool:
             if self.ending or (self._failed is not None and self.served is None):
                 return
             if not drained and not self._keeps():
-                log.error("replica %d ended: %s", replica.number, why)
                 self.ending, self._failed = True, EngineDiedError(why)
                 self._tell()
                 return
             pause = FIRST_PAUSE_S if drained or monotonic() - began > STABLE_S else pause
-            log.log(logging.INFO if drained else logging.ERROR, "replica %d ended: %s; restarting it in %.1f s",
-                    replica.number, why, pause)
+            log.log(logging.INFO if drained else logging.ERROR, "%s ended: %s; restarting it in %.1f s",
+                    replica, why, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
             replica.restarts += not drained
@@ -246,7 +252,7 @@ class Pool:
             well = status == 200
             if replica.state == "up" and not well:
                 level = logging.DEBUG if self.ending else logging.WARNING  # Ctrl-C reaches those of a local Ray too
-                log.log(level, "replica %d is not well: its /health says %d", replica.number, status)
+                log.log(level, "%s is not well: its /health says %d", replica, status)
                 self._set(replica, "unwell")
                 if self.up:
                     self._lose(replica)
@@ -277,9 +283,12 @@ class Pool:
         """Wait until something has changed."""
         await self._changed.wait()
 
-    def proof(self, size: int = 0) -> bytes:
-        """The header without which a replica answers nothing; `size`: bytes of what it is told before the body."""
-        return b"%b: %b %d" % (HEADER, self.secret.encode(), size)
+    def proof(self, size: int | None = None) -> bytes:
+        """The header without which a replica answers nothing.
+
+        `size`: bytes of what it is told before the body; None for what the front itself asks.
+        """
+        return b"%b: %b %b" % (HEADER, self.secret.encode(), OWN if size is None else b"%d" % size)
 
     async def get(self, upstream: Upstream, path: str, lines: bytes = b"") -> tuple[int, bytes]:
         """Status and body of what a replica says of itself; `lines`: further headers. Raises UpstreamLostError."""

@@ -123,7 +123,7 @@ class Relay:
                 except UnreachableError:
                     pass
                 except UpstreamLostError as error:
-                    log.info("a request is moved from replica %d: %s", replica.number, error)
+                    log.info("a request is moved from %s: %s", replica, error)
                     self._move()
                     tried, refusal, began = {replica}, [], time.monotonic()
                     if self._ends >= MOST_ENDS:

@@ -40,6 +40,7 @@ class Setup(msgspec.Struct):
     host          it listens at; "" for the address of its Ray node
     level         how much it logs
     environment   variables beside those of the front
+    called        what the log calls it; "" for its number
     """
 
     number: int
@@ -48,6 +49,7 @@ class Setup(msgspec.Struct):
     host: str = "127.0.0.1"
     level: int = logging.WARNING
     environment: dict[str, str] = {}
+    called: str = ""
 
 
 class Served(msgspec.Struct, tag="served", array_like=True):
@@ -134,7 +136,8 @@ def main() -> None:
     if first is None:
         return
     setup = msgspec.msgpack.decode(first, type=Setup)
-    logging.basicConfig(format=f"octavo: %(levelname)s: replica {setup.number}: %(message)s", level=logging.WARNING)
+    called = (setup.called or f"replica {setup.number}").replace("%", "%%")
+    logging.basicConfig(format=f"octavo: %(levelname)s: {called}: %(message)s", level=logging.WARNING)
     logging.getLogger("octavo").setLevel(setup.level)
     if setup.server.log_requests:
         logging.getLogger("octavo.requests").setLevel(logging.INFO)

@@ -103,9 +103,17 @@ class Catalog:
     def unknown(self, name: str) -> str:
         """That there is no model of this name, and what there is."""
         if not self._names:
-            return f"unknown model {name!r}: there is none yet; `octavo pull` or POST /models brings one"
+            return (f"unknown model {name!r}: there is none yet; `octavo pull` or POST /models brings one, and "
+                    "`octavo serve demo` serves the built-in one")
         if close := get_close_matches(name, self._names, n=1):
             return f"unknown model {name!r}; did you mean {close[0]!r}?"
+        return f"unknown model {name!r} (choices: {self._names_shown()})"
+
+    def choices(self) -> str:
+        """What `model` may be, for an error."""
+        return f"one of: {self._names_shown()}" if self.models else "a model's name; there is none yet"
+
+    def _names_shown(self) -> str:
         names = sorted(self.models)
         more = f" and {len(names) - SHOWN} more at /v1/models" if len(names) > SHOWN else ""
-        return f"unknown model {name!r} (choices: {', '.join(names[:SHOWN])}{more})"
+        return f"{', '.join(names[:SHOWN])}{more}"

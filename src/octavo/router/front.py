@@ -70,8 +70,8 @@ class ModelsFront(BaseFront):
     def require_pulls(self) -> None:
         """Raise ApiError where the models are those of the command line."""
         if not self._may_pull:
-            raise bad("this server has the models that its command names; `octavo serve` without any has those of the "
-                      "hub's cache, and may pull more")
+            raise bad("models were named on the command line, so none is downloaded here: start `octavo serve` without "
+                      "names for that")
 
     async def reload(self) -> None:
         """Look again what there is to serve."""
@@ -96,7 +96,7 @@ class ModelsFront(BaseFront):
         if (only := self.models.only()) is not None:
             return only
         where = "field" if request.method == "POST" else "query parameter"
-        raise bad(f"no model is named, and there are several: the {where} `model` says which", "model")
+        raise bad(f"no model is named: set the {where} `model` to {self.models.catalog.choices()}", "model")
 
 
 def named(body: bytes | bytearray) -> str | None:
@@ -195,7 +195,7 @@ async def unload(request: Request) -> Response:
         return json_response({"success": True})
     model = front.models.find(name)
     if model.state in ("unloaded", "sleeping"):
-        raise bad("model is not running", "model")
+        raise bad("model is not running", "model", "model_not_loaded")  # llama-server's words
     front.models.unload(model)
     return json_response({"success": True})
 
@@ -214,10 +214,11 @@ async def pull(request: Request) -> Response:
 async def remove(request: Request) -> Response:
     """Remove a model from the hub's cache."""
     front = front_of(request)
-    front.require_pulls()
     model = front.models.find(request.query_params.get("model", ""))
     if model.known.source != "cache":
-        raise bad(f"{model.name} is not of the hub's cache, and is not removed", "model")
+        where = {"argument": "was named on the command line", "models_dir": "is of --models-dir",
+                 "preset": "is of --models-preset"}[model.known.source]
+        raise bad(f"{model.name} {where} and is not in the hub's cache: it can't be removed here", "model")
     if model.state not in ("unloaded", "sleeping"):
         raise ApiError(409, f"{model.name} is {status_of(model)['status']}: unload it first", param="model")
     await front.pulls.remove(model.name)

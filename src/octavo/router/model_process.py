@@ -37,7 +37,8 @@ class ModelLauncher:
 
     async def start(self, number: int) -> ModelProcess:
         level = logging.getLogger("octavo").getEffectiveLevel()
-        process = ModelProcess(*start(Setup(number, self.model.engine, self.model.server, level=level)))
+        setup = Setup(number, self.model.engine, self.model.server, level=level, called=self.model.name)
+        process = ModelProcess(*start(setup))
         process.launcher = self
         return process
 

@@ -18,13 +18,13 @@ from octavo.replicas.pool import Launcher, Pool
 from octavo.replicas.upstream import UpstreamLostError
 from octavo.router.catalog import Catalog, KnownModel
 from octavo.router.events import Events
+from octavo.router.memory import at_least, estimate, in_unit, too_large
 from octavo.router.model_process import ModelLauncher
 from octavo.server.engine.engine_protocol import Asks, Loading
 from octavo.server.http.api_errors import ApiError, ending
 from octavo.server.serve_options import ServerOptions
 
-log = logging.getLogger("octavo")
-GIB = 1 << 30
+log = logging.getLogger("octavo.models")
 STARTING = 256 << 20
 """Bytes that the processes of a model take before they ask for more."""
 PATIENCE_S = 2.0
@@ -105,14 +105,15 @@ class Models:
     after PATIENCE_S, so that nobody waits for ever; what it has under way it finishes.
 
     memory  bytes that all loaded models may take; None for what is free where their engines look
+    unit    of memory as it was typed, see `in_unit`
     idle    seconds without a request after which a model is put to sleep; None for never
     """
 
     def __init__(
         self, catalog: Catalog, options: ServerOptions, memory: int | None = None, idle: float | None = None,
-        launcher: Callable[..., Launcher] = ModelLauncher,
+        launcher: Callable[..., Launcher] = ModelLauncher, unit: str = "G",
     ) -> None:
-        self.catalog, self.options, self.memory, self.idle = catalog, options, memory, idle
+        self.catalog, self.options, self.memory, self.idle, self.unit = catalog, options, memory, idle, unit
         self.models = {name: Model(known) for name, known in catalog.models.items()}
         self.events, self.ending, self.evictions = Events(), False, 0
         self._leaving = set[Model]()  # that the catalog has no more
@@ -122,12 +123,20 @@ class Models:
         self._tasks = set[asyncio.Task[None]]()
 
     def start(self) -> None:
-        """Load those that are to be loaded at the start."""
+        """Load those that are to be loaded at the start, and warn of models that are too large."""
+        if self.memory is not None:
+            self._begin(self._warn(self.memory))
         for model in self.models.values():
             if model.known.load:
                 self.load(model)
         if self.idle is not None:
             self._begin(self._put_to_sleep(self.idle))
+
+    async def _warn(self, memory: int) -> None:
+        for model in list(self.models.values()):
+            needs = await asyncio.to_thread(estimate, model.known.engine)
+            if needs is not None and needs.total > memory:
+                log.warning("%s", too_large(model.name, 0, needs, memory, None, self.unit))
 
     async def ready(self) -> None:
         """Requests can be answered at once."""
@@ -235,6 +244,8 @@ class Models:
             model.loads, model.seconds = model.loads + 1, model.began - began
             model.progress, model.wanted = None, False
             self._set(model, "loaded", info=model.info)
+            of = "" if self.memory is None else f" of {self._shown(self.memory)}"
+            log.info("%s: loaded in %.1f s, memory %s%s", model.name, model.seconds, self._shown(model.held), of)
             self._begin(self._watch(model, pool))
         except (asyncio.CancelledError, UnwantedError):
             await self._end(model, "unloaded")
@@ -248,12 +259,13 @@ class Models:
     async def _started(self, model: Model) -> Pool:
         """A model's server, which has room for its model. Raises OctavoError where that can't be."""
         self._require_wanted(model)
+        log.info("%s: loading", model.name)
         if self.memory is not None:
             await self._make_room(model, STARTING)
         model.granted.clear()
         model.pool = pool = Pool(
             self._launcher(model.known, partial(self._allow, model), partial(self._show, model)), 1,
-            self.options.limits.drain_time, self.options.secret, partial(self._keeps, model),
+            self.options.limits.drain_time, self.options.secret, partial(self._keeps, model), model.name,
         )
         pool.start()
         ready, granted = asyncio.ensure_future(pool.ready()), asyncio.ensure_future(model.granted.wait())
@@ -293,14 +305,13 @@ class Models:
                 self._require_wanted(model)
                 others = [one for one in self._all() if one is not model]
                 if short > sum(one.held for one in others):
-                    needs, model.needs = model.needs, None
-                    raise too_large(model.name, nbytes, needs, self.memory, free)
+                    raise await self._too_large(model, nbytes, free)
                 freed = sum(one.held for one in others if one.state == "stopping")
                 idle = [one for one in others if one.state == "loaded" and not one.answering and not one.waiting]
                 if short > freed and idle:
                     victim = min(idle, key=lambda one: one.used)
                     freed, self.evictions = victim.held, self.evictions + 1
-                    log.info("%s makes room for %s", victim.name, model.name)
+                    log.info("%s: ended to make room for %s (%s)", victim.name, model.name, self._shown(victim.held))
                     await self._end(victim, "unloaded")
                     free = None if free is None else free + freed
                     continue
@@ -308,10 +319,19 @@ class Models:
                 patient = since + PATIENCE_S - monotonic()
                 if short > freed and busy and patient <= 0 and not any(one.state == "draining" for one in others):
                     victim = min(busy, key=lambda one: one.began)
+                    log.info("%s: finishes its requests, to make room for %s", victim.name, model.name)
                     self._set(victim, "draining")
                     self._begin(self._drain(victim))
                 await self._change(patient if patient > 0 else None)
             model.held = max(model.held, nbytes)
+
+    async def _too_large(self, model: Model, nbytes: int, free: int | None) -> MemoryLimitError:
+        """That there is no room for a model, which is asked anew the next time."""
+        needs, model.needs = model.needs, None
+        if self.memory is not None:
+            estimated = await asyncio.to_thread(estimate, model.known.engine)
+            needs = estimated if needs is None else at_least(needs, estimated, model.known.engine)
+        return too_large(model.name, nbytes, needs, self.memory, free, self.unit)
 
     def _short(self, model: Model, nbytes: int, free: int | None) -> int:
         """Bytes that have to be freed before a model can have `nbytes`."""
@@ -330,7 +350,11 @@ class Models:
                 while model.answering and model.state == "draining":
                     await self._change()
         if model.state == "draining":
+            log.info("%s: ended (%s)", model.name, self._shown(model.held))
             await self._end(model, "unloaded")
+
+    def _shown(self, nbytes: int) -> str:
+        return in_unit(nbytes, self.unit)
 
     async def _end(self, model: Model, state: State) -> None:
         """End a model's server if it has one, and have its room back."""
@@ -360,6 +384,7 @@ class Models:
                 continue
             for one in able:
                 if one.state == "loaded" and not one.answering and one.used + seconds <= monotonic():
+                    log.info("%s: asleep after %g s without a request", one.name, seconds)
                     await self._end(one, "sleeping")
 
     async def _ask_info(self, model: Model, pool: Pool) -> None:
@@ -373,11 +398,11 @@ class Models:
 
     def _fail(self, model: Model, error: Exception, *, again: bool = False) -> None:
         """Count a failure, and remember it for a while; `again`: the next request tries at once."""
-        log.info("traceback", exc_info=error)
+        logging.getLogger("octavo").info("traceback", exc_info=error)
         model.failure = error if isinstance(error, OctavoError) else OctavoError(f"{type(error).__name__}: {error}")
         model.failed = float("-inf") if again else monotonic()
         model.failures, model.wanted = model.failures + 1, False
-        log.error("%s %s: %s", model.name, "ended" if again else "can't be loaded", model.failure)
+        log.error("%s: %s: %s", model.name, "ended" if again else "can't be loaded", model.failure)
 
     def _show(self, model: Model, to: Loading) -> None:
         model.progress = to
@@ -422,19 +447,6 @@ def status_of(model: Model) -> dict[str, Any]:
     if model.failure is not None and model.state == "unloaded":
         found |= {"failed": True, "why": str(model.failure)}
     return found
-
-
-def too_large(name: str, nbytes: int, needs: Asks | None, memory: int | None, free: int | None) -> MemoryLimitError:
-    """That a model takes more than there can be, with the numbers."""
-    parts = "its processes" if needs is None else ", ".join(
-        f"{what} {n / GIB:.2f}" for what, n in (
-            ("weights", needs.weights), ("caches", needs.caches), ("work", needs.work), ("processes", needs.process))
-    )
-    room = f"all models together may take {(memory or 0) / GIB:.2f} (--memory)"
-    if memory is None:
-        room = f"{(free or 0) / GIB:.2f} are free, and no other model takes as much as is lacking"
-    less = "a smaller --kv-memory, --ctx-size or --max-sequences needs less"
-    return MemoryLimitError(f"{name} needs {nbytes / GIB:.2f} GiB of memory ({parts}), but {room}: {less}")
 
 
 def not_loaded(model: Model) -> ApiError:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -154,6 +155,8 @@ def _section(path: str, name: str, given: Mapping[str, str]) -> Section:
         options = _reader()(["model", *words], standalone_mode=False, prog_name="octavo serve")
     except (UsageError, _UsageError) as error:
         message = in_plain_words(error.format_message()) if isinstance(error, _UsageError) else str(error)
+        for key in get_close_matches(LOAD, rest, cutoff=0.8):
+            message = f"no setting {key!r} (did you mean {LOAD!r}?)"
         raise UsageError(f"{place}: {message}") from None
     return Section(name, options, models[0] if models else None, TRUE[load])
 
@@ -170,6 +173,8 @@ class Shelf:
     ) -> None:
         self.given, self.options, self.base, self.several, self.offline = given, options, base, several, offline
         self.memory = None if several.memory is None else nbytes(several.memory, "--memory")
+        typed = (several.memory or "G")[-1].upper()
+        self.unit = "" if typed.isdigit() or typed == "." else typed
 
     def look(self) -> Catalog:
         """All models. Raises UsageError for a wrong settings file, and for two models with one name."""
@@ -238,12 +243,13 @@ def require_names(first: Found, second: Found) -> None:
     """Raise UsageError for two models that would have one name, and for one that is named twice on the command line."""
     again = first is not second and first.source == second.source == "argument"
     if again or os.path.realpath(first.path) != os.path.realpath(second.path):
-        raise UsageError(f"{first.path} and {second.path} would both be called {first.name!r}; give one of them another "
-                         "name in --models-preset ([NAME], model = FILE)")
+        raise UsageError(f"{first.path} and {second.path} would both be called {first.name!r}; give one of them "
+                         "another name in --models-preset ([NAME], model = FILE)")
 
 
 def run_several(models: Sequence[str], access: Access, options: ModelOptions, several: Several, offline: bool) -> None:
     """Serve several models until a signal to end comes."""
+    import logging
     import secrets
     from contextlib import closing
 
@@ -266,9 +272,11 @@ def run_several(models: Sequence[str], access: Access, options: ModelOptions, se
         what = ", ".join(names) if names else "no model is here yet; `octavo pull` brings one"
         print(f"octavo: served at {scheme}://{shown}:{sock.getsockname()[1]}: {what}", file=sys.stderr, flush=True)
 
+    logging.getLogger("octavo.models").setLevel(logging.INFO)
     with closing(bind(front.host, front.port)) as sock:
         run(serve_models(
-            shelf.look, front, sock, memory=shelf.memory, idle=several.idle, told=told, pulls=not models,
+            shelf.look, front, sock, memory=shelf.memory, unit=shelf.unit, idle=several.idle, told=told,
+            pulls=not models,
         ))
     print("octavo: stopped", file=sys.stderr)
 

@@ -25,6 +25,8 @@ from octavo.server.generation.ids import CHANCE
 from octavo.server.http.api_errors import ApiError, answer_of
 
 HEADER = b"x-octavo-handover"
+OWN = b"-"
+"""In place of the bytes of a handover: the front asks for itself, not for a client."""
 COMMENT, COMPLETE, LOST = b": octavo ", b": octavo complete\n\n", b": octavo lost\n\n"
 """How comments for the front begin; the one after the last piece; the one where the engine ended before that."""
 to_json = msgspec.json.Encoder().encode
@@ -93,11 +95,14 @@ class HandoverReader:
         if not self._secret or scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if not hmac.compare_digest(secret, self._secret) or not size.isdigit():
+        own = size == OWN
+        if not hmac.compare_digest(secret, self._secret) or not (own or size.isdigit()):
             status, body = answer_of(ApiError(403, "this is a replica, which answers its front only"), scope)
             await Response(to_json(body), status, media_type="application/json")(scope, receive, send)
             return
-        if int(size) == 0:
+        if own:
+            scope.setdefault("state", {})["own"] = True
+        if own or int(size) == 0:
             await self.app(scope, receive, send)
             return
         found = await _read(receive, int(size))

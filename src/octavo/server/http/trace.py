@@ -25,7 +25,10 @@ LONGEST = 200
 
 
 class Trace:
-    """An ASGI application around another: each response has the request's id, and each request a line if asked for."""
+    """An ASGI application around another: each response has the request's id, and each request a line if asked for.
+
+    What a front asks for itself has none: `own` in its state, see `HandoverReader`.
+    """
 
     def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
         self.app, self.options = app, options
@@ -50,7 +53,7 @@ class Trace:
         try:
             await self.app(scope, receive, sending)
         finally:
-            if scope["path"] not in ASKED_AGAIN:
+            if scope["path"] not in ASKED_AGAIN and not state.get("own"):
                 status = state.get("refused", status)
                 self._log(one, scope["method"], scope["path"], status or "-", _told(state, start))
 
