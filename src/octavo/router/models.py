@@ -234,8 +234,10 @@ class Models:
     async def _load(self, model: Model) -> None:
         """Load a model when it is its turn and there is room."""
         began = monotonic()
-        self._set(model, "loading")
         try:
+            while model.state in ("draining", "stopping"):
+                await self._change()
+            self._set(model, "loading")
             async with self._turn:
                 pool = await self._started(model)
             await pool.ready()
