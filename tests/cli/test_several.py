@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,14 @@ def test_a_folder_has_files_sets_of_parts_and_folders(tmp_path: Path) -> None:
         list(in_folder("/nowhere"))
 
 
+def test_what_has_no_name_or_leads_nowhere_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in (b"a.gguf", b"ev\nil.gguf", b"b\xff.gguf"):
+        Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))).write_bytes(b"x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert [one.name for one in in_folder(str(tmp_path))] == ["a"]
+    assert "'ev\\nil.gguf' is left out" in caplog.text
+
+
 def test_the_cache_has_what_octavo_list_shows(octavo: Run, hub: Hub) -> None:
     hub.repository("org/some-GGUF", {"some-Q4_K_M.gguf": b"x" * 100, "some-Q8_0.gguf": b"y" * 100})
     hub.repository("org/folder", {"config.json": b"{}", "model.safetensors": b"z"})
@@ -105,6 +114,7 @@ temp = 0.25
     ("[demo]\nport = 5", r"\[demo\]: No such option: --port"),
     ("[demo]\ntmp = 5", r"\[demo\]: No such option: --tmp \(did you mean --temp\?\)"),
     ("[demo]\nlod-on-startup = true", r"\[demo\]: no setting 'lod-on-startup' \(did you mean 'load-on-startup'\?\)"),
+    ("[demo]\nhelp =", r"\[demo\]: No such option: --help"),
     ("[demo]\ntemp = hot", r"\[demo\]: Invalid value for '--temp' / '--temperature': not a number"),
     ("[demo]\ntemp = -3", r"temperature"),
     ("[demo]\nload-on-startup = perhaps", r"\[demo\]: load-on-startup is 'perhaps' \(allowed: true, false\)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from octavo.io.hub.download_cache import entries_in
 from octavo.io.hub.variants import ADAPTER, RepoFile, variants
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
+log = logging.getLogger("octavo")
 Source = Literal["argument", "cache", "models_dir", "preset"]
 """Where a model comes from: the command line, the hub's cache, a folder, or a settings file."""
 PART = re.compile(r"(-[0-9]{5}-of-[0-9]{5})?\.gguf$")
@@ -60,7 +62,7 @@ def in_folder(folder: str) -> Iterator[Found]:
     """
     if not os.path.isdir(folder):
         raise UsageError(f"--models-dir is {folder!r}, which is not a folder")
-    inside = sorted(os.scandir(folder), key=lambda one: one.name)
+    inside = sorted((one for one in os.scandir(folder) if _is_usable(one)), key=lambda one: one.name)
     files = [RepoFile(one.name, one.stat().st_size) for one in inside if one.is_file()]
     for one in variants(files):
         if not one.is_folder:
@@ -70,6 +72,14 @@ def in_folder(folder: str) -> Iterator[Found]:
         for one in there:
             name = below.name if len(there) == 1 else f"{below.name}:{one.label}"
             yield Found(name, one.path(below.path), "models_dir")
+
+
+def _is_usable(entry: os.DirEntry[str]) -> bool:
+    """Whether there is something at an entry of a folder, with a name that can be told and asked for."""
+    if not entry.name.isprintable():  # nor one that is not UTF-8
+        log.warning("--models-dir: %r is left out: its name has characters that can't be shown", entry.name)
+        return False
+    return os.path.exists(entry.path)  # a link may lead nowhere
 
 
 def in_cache() -> Iterator[Found]:

@@ -104,7 +104,7 @@ def _reader() -> App:
     """What reads the options of a section as a command line."""
     made = App(cls=Commands, name="section", add_completion=False, pretty_exceptions_enable=False)
     made.callback()(lambda: None)
-    made.command("model")(grouped(of_section))
+    made.command("model", add_help_option=False)(grouped(of_section))
     return made
 
 
