@@ -420,6 +420,9 @@ def test_several_models_are_chosen_loaded_and_named_in_requests(browser: Any, wi
         user.page.wait_for_selector("#load >> text=Unload")
         user.say("hello again")
         assert chat.asked[-1]["model"] == large
+        failed = {"status": "unloaded", "failed": True, "why": "it is too large"}
+        chat.told.put({"model": "asleep", "event": "model_status", "data": failed})
+        user.page.wait_for_selector(".error:text-is('asleep: it is too large')")
         user.page.reload()
         user.page.wait_for_selector("#load >> text=Unload")
         assert choice.input_value() == large

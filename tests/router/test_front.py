@@ -97,6 +97,16 @@ def test_what_is_refused(front: tuple[Server, ModelsFront], body: Any, status: i
     assert code != "model_too_large" or "; --memory is 2G: a smaller --kv-memory" in error["message"]
 
 
+def test_a_route_that_is_not_there_loads_nothing(front: tuple[Server, ModelsFront]) -> None:
+    server, models = front
+    loads = models.models.models["second"].loads
+    if states(server)["second"] != "unloaded":
+        server.post("/models/unload", model="second")
+    until(lambda: states(server)["second"] == "unloaded")
+    assert server.refused("/nosuch", {"model": "second"})[1]["message"] == "no route /nosuch"
+    assert models.models.models["second"].loads == loads
+
+
 def test_errors_are_of_the_routes_api(front: tuple[Server, ModelsFront]) -> None:
     server, _ = front
     status, _, body = server.send("POST", "/v1/messages", {**QUESTION, "model": "no", "max_tokens": 5})

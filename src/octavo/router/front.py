@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from octavo import __version__
@@ -23,7 +24,7 @@ from octavo.router.events import EventsResponse
 from octavo.router.metrics import ModelMetrics
 from octavo.router.models import Model, Models, status_of
 from octavo.router.pulls import Pulls
-from octavo.server.app import openapi
+from octavo.server.app import openapi, routes
 from octavo.server.http.api_errors import ApiError, bad, ending, is_anthropics
 from octavo.server.http.body import LARGE, read
 from octavo.server.routes.answer import json_response
@@ -52,7 +53,7 @@ class ModelsFront(BaseFront):
         super().__init__(options)
         self.models, self.look = models, look
         self.metrics, self.pulls = ModelMetrics(models), Pulls(models.events, self.reload)
-        self._may_pull = pulls
+        self._may_pull, self._routes = pulls, routes()
         self.created = int(time.time())
 
     @property
@@ -79,6 +80,8 @@ class ModelsFront(BaseFront):
 
     @asynccontextmanager
     async def relayed(self, request: Request, body: bytearray) -> AsyncIterator[Relay]:
+        if all(route.matches(request.scope)[0] is Match.NONE for route in self._routes):  # no model is loaded for that
+            raise ApiError(404, f"no route {request.url.path}")
         model = await self._meant(request, body)
         if request.query_params.get("autoload") in ("false", "0") and model.state != "loaded":
             raise bad(f"{model.name} is not loaded", "model", "model_not_loaded")
