@@ -12,7 +12,7 @@ import pytest
 
 from octavo.errors import FileError
 from octavo.evals.judge import judged_text
-from octavo.evals.judge.judged_text import SHIPPED, read_judged, words_of
+from octavo.evals.judge.judged_text import DEMO, SHIPPED, read_judged, words_of
 from octavo.text import Tokenizer
 from tests.runtime import tiny
 
@@ -59,6 +59,21 @@ def test_documents_of_a_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert found.documents is not None
     assert np.bincount(found.documents).tolist() == [3, len(chat)]
     assert found.kinds == ["prose", ""]
+
+
+def test_the_demo_models_questions_are_documents() -> None:
+    import octavo
+    from octavo.calibrate.texts import DEMO_QUESTIONS, demo_text
+
+    with octavo.load("demo", device="reference", n_ctx=64) as model:
+        read = read_judged(DEMO, model.tokenizer)
+        assert read.tokens == demo_text(model.tokenizer, "test").tokens
+        assert read.documents is not None
+        for document in (0, 1, DEMO_QUESTIONS - 1):
+            said = model.tokenizer.decode(np.array(read.tokens)[read.documents == document].tolist())
+            assert said.count("assistant") == 1
+            assert [w for w in read.words[document] if w not in words_of(said)] == []
+    assert len(read.words) == len(read.kinds) == DEMO_QUESTIONS
 
 
 def test_a_plain_text_has_no_documents(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -71,7 +71,9 @@ def section(found: Judgement) -> Parts:
 
 
 def interval(value: Interval, digits: int) -> str:
-    """A value and the ends of its interval."""
+    """A value and the ends of its interval, if it has one."""
+    if not value.known:
+        return number(value.value, digits)
     return f"{number(value.value, digits)} ({number(value.low, digits)} to {number(value.high, digits)})"
 
 
@@ -80,14 +82,14 @@ def _axes(fig: Any, found: Judgement, grid: str = GRID) -> None:
     ax.grid(color=grid)
     for i, verdict in enumerate(sorted(found.files, key=lambda v: v.sizes.body)):
         x, kl = verdict.sizes.body / 1e6, verdict.kl
-        bars = [[max(kl.value - kl.low, 0)], [max(kl.high - kl.value, 0)]] if kl.low == kl.low else None
+        bars = [[max(kl.value - kl.low, 0)], [max(kl.high - kl.value, 0)]] if kl.known else None
         ax.errorbar(x, kl.value, yerr=bars, marker=_marker(verdict), markersize=5, linewidth=1, capsize=2,
                     color=SECOND if verdict.suspicions else ACCENT)
         ax.annotate(label(verdict.name.removesuffix(".gguf"), 22), (x, kl.value), (5, -9 if i % 2 else 4),
                     textcoords="offset points")
     noises = [v.noise for v in found.files if v.noise and not v.rounds]
     shown = [v.kl.value for v in found.files]
-    if noises and max(noises) > min(shown) / 20:
+    if noises and max(noises) > min((kl for kl in shown if kl > 0), default=0.0) / 20:
         ax.axhline(max(noises), color=MUTED, linestyle="--", linewidth=0.8)
         shown.append(max(noises))
     scale(ax, shown, 2)
