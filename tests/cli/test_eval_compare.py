@@ -59,6 +59,7 @@ def test_the_text_that_is_shipped(octavo: Run, models: tuple[str, str]) -> None:
     (("--plot", "found.txt"), "--plot is found.txt (allowed: a name that ends in .svg, .png, .pdf)"),
     (("--text", "none.txt"), "none.txt: can't be opened"),
     (("none.gguf",), "none.gguf: can't be opened: No such file or directory"),
+    (("-o", "same.svg", "--plot", "same.svg"), "same.svg is what -o writes; write to another file"),
     (("-c", "1"), "-c is 1 (allowed: 4 or more)"),
     (("--calibration", "none.txt"), "none.txt: can't be opened"),
 ])
@@ -110,6 +111,20 @@ def test_a_base_that_does_not_know_the_text_is_told(octavo: Run) -> None:
     done = octavo("eval", "compare", "demo", "demo", "--text", "octavo", *FEW)
     assert done.out.startswith("warning: the base does not know this text (perplexity ")
     assert "give a text of its own with --text FILE" in done.out
+
+
+def test_figures_that_can_not_be_are_refused(
+    octavo: Run, models: tuple[str, str], text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "found.json"
+    assert octavo("eval", "compare", *models, "--text", text, *SMALL, "-o", str(path)).status == 0
+    found = json.loads(path.read_text())
+    for kl, body in (({"value": 1e308, "low": -5}, 9), ({"value": 1.0, "low": 2.0, "high": 3.0}, 9), ({}, -1)):
+        judged = found["files"][0]
+        changed = {**judged, "kl": judged["kl"] | kl, "sizes": judged["sizes"] | {"body": body}}
+        path.write_text(json.dumps({**found, "files": [changed]}))
+        done = octavo("report", models[0], "-o", str(tmp_path / "page.html"), "--judged", str(path))
+        assert "files.0: is not a result of `octavo eval compare -o`" in done.error()
 
 
 def test_results_are_not_written_over_a_model(octavo: Run, models: tuple[str, str]) -> None:

@@ -101,6 +101,16 @@ def test_overlap_is_of_runs_of_twelve_words(tokenizer: Tokenizer, tmp_path: Path
     assert found.overlap(tmp_path / "calibration.jsonl") == 15 / 20
 
 
+@pytest.mark.parametrize("line", ['{"messages": 5}', '{"messages": [5]}', '{"text": 5}', "{}"])
+def test_a_wrong_record_to_calibrate_with_is_told_by_its_line(
+    tokenizer: Tokenizer, tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "theirs.jsonl").write_text(f'{{"text": "a b"}}\n{line}\n')
+    (tmp_path / "mine.txt").write_text("a b c")
+    with pytest.raises(FileError, match="line 2"):
+        read_judged(str(tmp_path / "mine.txt"), tokenizer).overlap(tmp_path / "theirs.jsonl")
+
+
 def test_words() -> None:
     assert words_of("It's 3 o'clock: ICH_bin da.") == ["it", "s", "3", "o", "clock", "ich", "bin", "da"]
     assert words_of("我们走，yes") == ["我", "们", "走", "yes"]

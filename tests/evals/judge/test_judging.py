@@ -243,6 +243,17 @@ def test_a_cut_file_of_logits(made: Path) -> None:
         LlamaCppFile.open(made / "cut.kld")
 
 
+@pytest.mark.parametrize("step", [np.nan, np.inf, 1e30, 1.0])
+def test_a_file_of_logits_that_are_no_probabilities(made: Path, step: float) -> None:
+    write_recorded(made / "whole.kld", made, 2)
+    raw = bytearray((made / "whole.kld").read_bytes())
+    at = 20 + 4 * 2 * 64
+    raw[at : at + 4] = np.float32(step).tobytes()
+    (made / "odd.kld").write_bytes(raw)
+    with pytest.raises(FileError, match="add up to 1"):
+        LlamaCppFile.open(made / "odd.kld").log_probabilities(0, 0, 4)
+
+
 def test_what_is_below_16_nats_is_cut(made: Path) -> None:
     log_p = np.array([[-0.1, -3.0, -16.1, -16.1], [-2.0, -1.0, -17.0, -0.7]])
     cut = LlamaCppFile.without_cut(log_p)

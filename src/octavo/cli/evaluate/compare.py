@@ -92,6 +92,8 @@ def compare(
                 require_apart(target, {MODEL: model_files(path, ())})
             require_apart(target, {TEXT: text_files(judging.text, judging.calibration)})
             require_target(target)
+    if judging.output is not None and judging.plot is not None:
+        require_apart(judging.plot, {"what -o writes": [judging.output]})
     with Bar() as bar:
         found = judge(
             source, paths, text, context=context,

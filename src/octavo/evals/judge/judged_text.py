@@ -17,7 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibrate.texts import DEMO_QUESTIONS, MAX_BYTES, demo_text, has_records, record_tokens, records
+from octavo.calibrate.texts import (
+    DEMO_QUESTIONS,
+    MAX_BYTES,
+    demo_text,
+    has_records,
+    record_tokens,
+    records,
+    require_said,
+)
 from octavo.data.questions import questions
 from octavo.errors import FileError
 from octavo.io import regular_file
@@ -40,7 +48,7 @@ class JudgedText:
     """A text as tokens.
 
     name       of the file
-    digest     SHA-256 of its bytes; empty for a text that is no file
+    digest     SHA-256 of its bytes; empty for one that is not a file
     tokens     of all documents, one after another; a text without documents begins as the model begins one
     documents  int64 [tokens]: the document of each; None for a text that does not say where one ends
     words      the words of each document
@@ -60,7 +68,7 @@ class JudgedText:
         Raises FileError for a file that can't be read.
         """
         raw = regular_file.read_text(path, MAX_BYTES)
-        parts = [_said(record) for _, record in records(path, raw)] if has_records(path) else [raw]
+        parts = [_said(path, *record) for record in records(path, raw)] if has_records(path) else [raw]
         theirs = {shingle for part in parts for shingle in shingles(words_of(part))}
         mine = [shingle for words in self.words for shingle in shingles(words)]
         return sum(shingle in theirs for shingle in mine) / max(1, len(mine))
@@ -91,7 +99,7 @@ def read_judged(name: str, tokenizer: Tokenizer, *, parse_special: bool = False)
         ids = record_tokens(path, line, record, tokenizer, parse_special)
         found.append(ids[1:] if tokenizer.add_bos and ids[0] == tokenizer.bos_id else ids)
         kinds.append(", ".join(str(record[key]) for key in ("kind", "language") if key in record))
-        words.append(words_of(_said(record)))
+        words.append(words_of(_said(path, line, record)))
     documents = np.repeat(np.arange(len(found)), [len(ids) for ids in found])
     return JudgedText(os.path.basename(path), digest, [i for ids in found for i in ids], documents, words, kinds)
 
@@ -115,7 +123,8 @@ def shingles(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1)) if words)
 
 
-def _said(record: dict[str, Any]) -> str:
-    """The text of a record, or what its messages say."""
+def _said(path: str | os.PathLike[str], line: int, record: dict[str, Any]) -> str:
+    """The text of a record, or what its messages say. Raises FileError, with its line, for one that has neither."""
+    require_said(path, line, record)
     found = record.get("text", record.get("messages", ""))
     return found if isinstance(found, str) else "\n".join(str(m["content"]) for m in found if "content" in m)

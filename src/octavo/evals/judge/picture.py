@@ -20,6 +20,8 @@ from octavo.io.atomic import written_file
 
 KINDS = (".svg", ".png", ".pdf")
 MAX_BYTES = 1 << 26
+LARGEST = 1e6
+"""Nats beyond which nothing diverges: a token has no log-probability like it."""
 
 
 def require_kind(path: str) -> None:
@@ -32,13 +34,20 @@ def read_judgement(path: str | os.PathLike[str]) -> Judgement:
     """What `octavo eval compare -o` wrote. Raises FileError for a file that is something else, naming the field."""
     text = regular_file.read_text(path, MAX_BYTES)
     try:
-        return pydantic.TypeAdapter(Judgement).validate_json(text)
+        found = pydantic.TypeAdapter(Judgement).validate_json(text)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or None
         raise FileError(
             f"is not a result of `octavo eval compare -o`: {first['msg']}", file=path, field=where
         ) from None
+    for i, verdict in enumerate(found.files):
+        kl = verdict.kl
+        wrong = kl.known and not kl.low <= kl.value <= kl.high
+        if wrong or verdict.sizes.body <= 0 or not abs(kl.value) < LARGEST:
+            problem = f"is not a result of `octavo eval compare -o`: KL {kl}, {verdict.sizes.body} bytes"
+            raise FileError(problem, file=path, field=f"files.{i}")
+    return found
 
 
 def draw(found: Judgement, path: str) -> None:
