@@ -119,9 +119,12 @@ def test_figures_that_can_not_be_are_refused(
     path = tmp_path / "found.json"
     assert octavo("eval", "compare", *models, "--text", text, *SMALL, "-o", str(path)).status == 0
     found = json.loads(path.read_text())
-    for kl, body in (({"value": 1e308, "low": -5}, 9), ({"value": 1.0, "low": 2.0, "high": 3.0}, 9), ({}, -1)):
-        judged = found["files"][0]
-        changed = {**judged, "kl": judged["kl"] | kl, "sizes": judged["sizes"] | {"body": body}}
+    judged = found["files"][0]
+    for kl, body, noise in (
+        ({"value": 1e308, "low": -5}, 9, 0), ({"high": 1e308}, 9, 0), ({"value": 1.0, "low": 2.0, "high": 3.0}, 9, 0),
+        ({}, -1, 0), ({}, 10**400, 0), ({}, 9, 1e308),
+    ):
+        changed = {**judged, "kl": judged["kl"] | kl, "sizes": judged["sizes"] | {"body": body}, "noise": noise}
         path.write_text(json.dumps({**found, "files": [changed]}))
         done = octavo("report", models[0], "-o", str(tmp_path / "page.html"), "--judged", str(path))
         assert "files.0: is not a result of `octavo eval compare -o`" in done.error()

@@ -129,7 +129,8 @@ def _show(found: Judgement) -> None:
     print(
         f"base {printable(found.base)}, perplexity {_interval(found.base_perplexity, '.4g')}\n"
         f"text {printable(found.text)}{f', sha256 {found.text_sha256[:16]}' if found.text_sha256 else ''}: "
-        f"{found.positions:,} positions, {where} of {found.windows:,} windows of {found.context:,}; "
+        f"{found.positions:,} positions, {where} of {found.windows:,} window{'s' * (found.windows != 1)} of "
+        f"{found.context:,}; "
         + (f"no intervals by {by}: they need {LEAST} (more --chunks, or a text with more documents)\n" if few
            else f"intervals of 95% by {by}\n")
     )

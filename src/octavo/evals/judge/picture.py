@@ -43,8 +43,9 @@ def read_judgement(path: str | os.PathLike[str]) -> Judgement:
         ) from None
     for i, verdict in enumerate(found.files):
         kl = verdict.kl
-        wrong = kl.known and not kl.low <= kl.value <= kl.high
-        if wrong or verdict.sizes.body <= 0 or not abs(kl.value) < LARGEST:
+        ends = (kl.low, kl.high) if kl.known else (kl.value, kl.value)
+        possible = all(abs(x) < LARGEST for x in (kl.value, *ends, verdict.noise or 0.0))
+        if not (possible and ends[0] <= kl.value <= ends[1] and 0 < verdict.sizes.body < 1 << 60):
             problem = f"is not a result of `octavo eval compare -o`: KL {kl}, {verdict.sizes.body} bytes"
             raise FileError(problem, file=path, field=f"files.{i}")
     return found

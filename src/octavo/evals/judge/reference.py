@@ -31,7 +31,7 @@ LIMIT = 1 << 48
 RANGE = 16.0
 """Nats below the likeliest token that are kept; a step is RANGE / 65535 at most, and costs RANGE^2 / 65535^2 / 24."""
 OFF = 0.25
-"""That a row's probabilities may be off 1: what is cut counts as RANGE below the likeliest, of a million tokens 0.11."""
+"""That a row's probabilities may be off 1: what is cut counts as e^-RANGE of the likeliest: of 10^6 tokens 0.11."""
 NOWHERE = -1e4
 """Log-probability of what has none."""
 
