@@ -47,7 +47,7 @@ def test_plain(octavo: Run, alphabet: str) -> None:
 def test_what_kernels_are_made_for(octavo: Run, alphabet: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, where it was asked for by name."""
     monkeypatch.setattr(host_cpu, "why_no_tiles", lambda: "none left")
-    level = f"{host_cpu.level()}; no tiles: none left"
+    level = f"{host_cpu.level()}; no matrix tiles: none left"
     assert f"kernels for {level}" in squeezed(octavo("inspect", alphabet, "--device", "cpu").out)
     assert json.loads(octavo("inspect", alphabet, "--device", "cpu", "--json").out)["facts"]["cpu_level"] == level
 

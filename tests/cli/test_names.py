@@ -150,7 +150,7 @@ def test_others_commands_are_answered(octavo: Run, name: str) -> None:
 
 def test_commands_of_a_group_are_listed(octavo: Run) -> None:
     assert octavo("eval", "perplexity", "x").error() == (
-        "octavo: error: No such command 'octavo eval perplexity' (allowed: ppl, kl, cache, retrieval, demo)"
+        "octavo: error: No such command 'octavo eval perplexity' (allowed: ppl, kl, compare, cache, retrieval, demo)"
     )
 
 

@@ -105,8 +105,8 @@ def test_what_is_asked_for_is_what_code_is_made_for() -> None:
     [
         (VNNI | AMX, "avx512vnni", True, ""),
         (VNNI | AMX, "avx512vnni", False, "the system does not hand AMX's tiles out"),
-        (VNNI, "avx512vnni", True, "code is not made for a CPU with AMX"),
-        (V3, "avx2", True, "code is not made for a CPU with AMX"),
+        (VNNI, "avx512vnni", True, "this CPU has no AMX"),
+        (V3, "avx2", True, "this CPU has no AMX"),
     ],
 )
 def test_tiles_are_used_where_the_cpu_has_them_and_the_system_hands_them_out(

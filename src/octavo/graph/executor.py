@@ -128,13 +128,14 @@ class Executor:
         """The plan for steps of these sizes that make the `wanted` outputs of the graph; the last few are kept."""
         wanted = self._outputs if wanted is None else wanted
         key = wanted, tuple(sorted(sizes.items()))
-        if key not in self._plans:
+        plan = self._plans.pop(key, None)  # another thread may close the engine, and with it forget all plans
+        if plan is None:
             with no_collection():
-                self._plans[key] = self._bind(self._needed(wanted), {**self.limits, **sizes})
-            if len(self._plans) > self._kept:
-                self._plans.popitem(last=False)
-        self._plans.move_to_end(key)
-        return self._plans[key]
+                plan = self._bind(self._needed(wanted), {**self.limits, **sizes})
+        self._plans[key] = plan
+        if len(self._plans) > self._kept:
+            self._plans.popitem(last=False)
+        return plan
 
     def _needed(self, wanted: tuple[int, ...]) -> Graph:
         """The part of the graph that some of its outputs need, its nodes in the order of the schedule."""

@@ -152,7 +152,7 @@ def why_no_tiles() -> str:
     """Why kernels use no matrix tiles (AMX) here, "" if they do."""
     if not {"amx-tile", "amx-int8"} <= features() or level() != "avx512vnni":
         asked = os.environ.get(CHOSEN)
-        return f"{CHOSEN} is {asked}" if asked else "code is not made for a CPU with AMX"
+        return f"{CHOSEN} is {asked}" if asked else "this CPU has no AMX"
     return "" if _has_permission() else "the system does not hand AMX's tiles out"
 
 
@@ -171,5 +171,5 @@ def _has_permission() -> bool:
 def described() -> str:
     """What kernels are compiled for, and why not for more, in a line."""
     if (why := why_no_tiles()) == "":
-        return "avx512vnni with AMX's tiles"
-    return level() if is_arm() else f"{level()}; no tiles: {why}"
+        return "avx512vnni with matrix tiles (AMX)"
+    return level() if is_arm() else f"{level()}; no matrix tiles: {why}"

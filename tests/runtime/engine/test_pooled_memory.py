@@ -62,7 +62,7 @@ def test_memory_is_a_vector_a_text(made: Callable[[], Embedder], pooling: Poolin
     def held(n: int) -> int:
         texts = [[0] * TOKENS for _ in range(n)]
         tracemalloc.start()
-        steps = made()._computed(texts, lambda: TOKENS, kept=partial(pooled, pooling=pooling))
+        steps = made().computed(texts, lambda: TOKENS, kept=partial(pooled, pooling=pooling))
         found = None
         try:
             while True:

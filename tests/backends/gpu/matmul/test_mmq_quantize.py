@@ -123,7 +123,8 @@ def test_mmq_refuses_what_it_can_not_do() -> None:
 def test_static(kind: str) -> None:
     x = drawn(4, 100)
     out = TokenCodes(on(np.zeros(token_bytes(4, 100), np.uint8)), 4, 100, kind)
-    quantize_tokens(Context(target()), out, Source(matrix(on(x))), "values", 128, 4, 0.25)()
+    for call in quantize_tokens(Context(target()), out, Source(matrix(on(x))), "values", 128, 4, 0.25):
+        call()
     quantizer = activation(kind).given
     assert quantizer is not None
     expected = quantizer(x, 0.25)
@@ -136,7 +137,8 @@ def test_int8_token(k: int) -> None:
     x = drawn(4, k)
     x[2] = 0
     out = TokenCodes(on(np.zeros(token_bytes(4, k), np.uint8)), 4, k, "int8_token")
-    quantize_tokens(Context(target()), out, Source(matrix(on(x))), "values", triton.next_power_of_2(k), 4)()
+    for call in quantize_tokens(Context(target()), out, Source(matrix(on(x))), "values", triton.next_power_of_2(k), 4):
+        call()
     codes, scales = out.codes, out.scales
     quantizer = activation("int8_token").quantize
     assert quantizer is not None

@@ -13,7 +13,7 @@ from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, SplitK, matrix
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.device_values import Activation
-from octavo.backends.gpu.matmul.w8a8.gemm import Workspace
+from octavo.backends.gpu.matmul.w8a8.gemm_arguments import Workspace
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, joined, joined_floats
 from octavo.backends.gpu.weights.row_scales import RowWeight, joined_rows
 from octavo.graph.node import Attention

@@ -85,7 +85,11 @@ class DeviceArray(NDArrayOperatorsMixin):
         return DeviceArray(self.tensor.clone(memory_format=torch.contiguous_format))
 
     def view(self, dtype: npt.DTypeLike) -> DeviceArray:
-        return DeviceArray(self.tensor.view(TORCH[np.dtype(dtype)]))
+        tensor, wanted = self.tensor, np.dtype(dtype)
+        starts = (tensor.storage_offset(), *tensor.stride()[:-1])  # one row of several may be anywhere
+        if any(start * tensor.element_size() % wanted.itemsize for start in starts):
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        return DeviceArray(tensor.view(TORCH[wanted]))
 
     def astype(self, dtype: npt.DTypeLike) -> DeviceArray:
         return DeviceArray(self.tensor.to(TORCH[np.dtype(dtype)]))
