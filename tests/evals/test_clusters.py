@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from octavo.evals.clusters import FEW, Clusters
+from octavo.evals.clusters import FEW, LEAST, Clusters
 from octavo.evals.stats import mean
 
 NOISE, TOKENS = 0.4, 1.2
@@ -53,7 +53,7 @@ def test_percentiles_are_those_of_all_tokens() -> None:
     assert all(x.low <= x.value <= x.high for x in found)
 
 
-@pytest.mark.parametrize("count", [2, FEW - 1, FEW, 40])
+@pytest.mark.parametrize("count", [LEAST, FEW - 1, FEW, 40])
 def test_a_mean_lies_in_its_interval(count: int) -> None:
     values = np.random.default_rng(1).lognormal(size=10 * count)
     clusters = Clusters(np.arange(len(values)) // 10)
@@ -65,17 +65,30 @@ def test_a_mean_lies_in_its_interval(count: int) -> None:
 
 
 def test_what_does_not_vary_has_no_width() -> None:
-    assert str(Clusters([0, 0, 1, 1, 2]).mean(np.ones(5))) == "1 [1, 1]"
+    assert str(Clusters([0, 0, 1, 1, 2, 3, 4]).mean(np.ones(7))) == "1 [1, 1]"
 
 
-def test_one_cluster_says_nothing_of_others() -> None:
-    clusters = Clusters(np.zeros(9))
+@pytest.mark.parametrize("count", [1, LEAST - 1])
+def test_few_clusters_say_nothing_of_others(count: int) -> None:
+    clusters = Clusters(np.arange(9) % count)
     for found in (clusters.mean(np.arange(9.0)), clusters.percentiles(np.arange(9.0), [50.0])[0]):
         assert found.value == 4
+        assert not found.known
         assert math.isnan(found.low)
         assert math.isnan(found.high)
 
 
+def test_a_share_lies_between_0_and_1() -> None:
+    """With few clusters an interval by Student's t goes further."""
+    clusters = Clusters(np.repeat(np.arange(LEAST), 20))
+    values = np.ones(100, bool)
+    values[:10] = False
+    assert clusters.mean(values.astype(float)).high > 1
+    assert clusters.share(values).high == 1
+    assert clusters.share(~values).low == 0
+    assert clusters.share(values).low == clusters.mean(values.astype(float)).low
+
+
 def test_labels_are_any_numbers() -> None:
     values = np.arange(6.0)
-    assert Clusters([7, 7, 3, 3, 900, 900]).mean(values) == Clusters([1, 1, 0, 0, 2, 2]).mean(values)
+    assert Clusters([7, 7, 3, 4, 5, 900]).mean(values) == Clusters([3, 3, 0, 1, 2, 4]).mean(values)

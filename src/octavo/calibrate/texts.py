@@ -199,16 +199,21 @@ def _record(path: str | os.PathLike[str], line: int, text: str) -> dict[str, Any
     return record
 
 
+def require_said(path: str | os.PathLike[str], line: int, record: dict[str, Any]) -> None:
+    """Raise FileError, with its line, for a record without a text and messages."""
+    if not isinstance(record.get("text"), str) and not _are_messages(record.get("messages")):
+        raise _fault(path, line, "has no text", '"text", or "messages" with a role and a content each')
+
+
 def record_tokens(
     path: str | os.PathLike[str], line: int, record: dict[str, Any], tokenizer: Tokenizer, parse_special: bool
 ) -> list[int]:
     """The tokens of a record. Raises FileError, with its line, for one that has no text, or too little."""
+    require_said(path, line, record)
     if isinstance(record.get("text"), str):
         tokens = tokenizer.encode(record["text"], parse_special=parse_special)
-    elif _are_messages(record.get("messages")):
-        tokens = tokenizer.encode_chat(tokenizer.chat_template(), record["messages"], add_generation_prompt=False)
     else:
-        raise _fault(path, line, "has no text", '"text", or "messages" with a role and a content each')
+        tokens = tokenizer.encode_chat(tokenizer.chat_template(), record["messages"], add_generation_prompt=False)
     if len(tokens) < LEAST_CONTEXT:
         raise _fault(path, line, f"has {len(tokens)} tokens", f"{LEAST_CONTEXT} or more")
     return tokens

@@ -7,6 +7,7 @@ percentiles and normal intervals don't. Percentiles of tokens are those of resam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,19 +18,26 @@ import numpy.typing as npt
 from octavo.evals.stats import F64
 
 DRAWS, DRAWS_OF_PERCENTILES = 2000, 400
+LEAST = 5
+"""Clusters below which there are no intervals: of fewer, not even all of them span a percentile 19 times in 20."""
 FEW = 10
 """Clusters below which there is too little to resample, and Student's t is taken."""
-T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)
-"""97.5% of Student's t with 1 to FEW - 2 degrees of freedom."""
+T_QUANTILES = (2.776, 2.571, 2.447, 2.365, 2.306)
+"""97.5% of Student's t with LEAST - 1 to FEW - 2 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and where it is with 95%; both ends are NaN where there is one cluster only."""
+    """A value and where it is with 95%; both ends are NaN of fewer than LEAST clusters."""
 
     value: float
     low: float
     high: float
+
+    @property
+    def known(self) -> bool:
+        """Whether there were enough clusters for it."""
+        return self.low == self.low
 
     def __str__(self) -> str:
         return f"{self.value:.4g} [{self.low:.3g}, {self.high:.3g}]"
@@ -47,13 +55,14 @@ class Clusters:
         """The mean of `values` [n]; of what is `positive` ratios are resampled, not differences."""
         s, n = np.bincount(self._of, values, self.count).astype(np.float64), self.sizes
         value = float(s.sum() / n.sum())
+        if self.count < LEAST:
+            return Interval(value, math.nan, math.nan)
         error = self._error(np.ones((1, self.count)), s)[1][0]
-        if self.count == 1 or error == 0:
-            end = float("nan") if self.count == 1 else value
-            return Interval(value, end, end)
+        if error == 0:
+            return Interval(value, value, value)
         ratios = positive and bool((s > 0).all())  # of a cluster without any there is no logarithm
         if self.count < FEW:
-            low = high = T_QUANTILES[self.count - 2]
+            low = high = T_QUANTILES[self.count - LEAST]
         else:
             means, errors = self._error(self._draws, s)
             moved = means * np.log(means / value) if ratios else means - value
@@ -62,6 +71,11 @@ class Clusters:
         if ratios:
             return Interval(value, *(float(value * np.exp(x * error / value)) for x in (-low, high)))
         return Interval(value, float(value - low * error), float(value + high * error))
+
+    def share(self, values: npt.ArrayLike) -> Interval:
+        """The mean of what is 0 or 1, or between; so is its interval."""
+        found = self.mean(np.asarray(values, np.float64))
+        return Interval(found.value, max(found.low, 0.0), min(found.high, 1.0)) if found.known else found
 
     def percentiles(self, values: F64, wanted: Sequence[float]) -> list[Interval]:
         """Percentiles of `values` [n], each by its number from 0 to 100."""
@@ -74,8 +88,8 @@ class Clusters:
             return found
 
         found = at(np.ones(len(values)))
-        if self.count == 1:
-            return [Interval(float(x), float("nan"), float("nan")) for x in found]
+        if self.count < LEAST:
+            return [Interval(float(x), math.nan, math.nan) for x in found]
         drawn = np.array([at(weights[of]) for weights in self._draws[:DRAWS_OF_PERCENTILES]])
         ends = np.quantile(drawn, [0.025, 0.975], axis=0)
         return [Interval(float(x), float(min(low, x)), float(max(high, x)))
@@ -91,7 +105,7 @@ class Clusters:
         total = draws @ n
         means = draws @ s / total
         squares = draws @ (s * s) - 2 * means * (draws @ (s * n)) + means**2 * (draws @ (n * n))
-        return means, np.sqrt(np.maximum(squares, 0) * self.count / max(self.count - 1, 1)) / total
+        return means, np.sqrt(np.maximum(squares, 0) * self.count / (self.count - 1)) / total
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 
 from octavo.errors import FileError
 from octavo.evals.judge import judged_text
-from octavo.evals.judge.judged_text import SHIPPED, read_judged, words_of
+from octavo.evals.judge.judged_text import DEMO, SHIPPED, read_judged, words_of
 from octavo.text import Tokenizer
 from tests.runtime import tiny
 
@@ -61,6 +61,21 @@ def test_documents_of_a_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert found.kinds == ["prose", ""]
 
 
+def test_the_demo_models_questions_are_documents() -> None:
+    import octavo
+    from octavo.calibrate.texts import DEMO_QUESTIONS, demo_text
+
+    with octavo.load("demo", device="reference", n_ctx=64) as model:
+        read = read_judged(DEMO, model.tokenizer)
+        assert read.tokens == demo_text(model.tokenizer, "test").tokens
+        assert read.documents is not None
+        for document in (0, 1, DEMO_QUESTIONS - 1):
+            said = model.tokenizer.decode(np.array(read.tokens)[read.documents == document].tolist())
+            assert said.count("assistant") == 1
+            assert [w for w in read.words[document] if w not in words_of(said)] == []
+    assert len(read.words) == len(read.kinds) == DEMO_QUESTIONS
+
+
 def test_a_plain_text_has_no_documents(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("some words\n")
     found = read_judged(str(tmp_path / "own.txt"), tokenizer)
@@ -84,6 +99,16 @@ def test_overlap_is_of_runs_of_twelve_words(tokenizer: Tokenizer, tmp_path: Path
         assert found.overlap(tmp_path / "calibration.txt") == share
     (tmp_path / "calibration.jsonl").write_text(json.dumps({"text": " ".join(words[5:])}))
     assert found.overlap(tmp_path / "calibration.jsonl") == 15 / 20
+
+
+@pytest.mark.parametrize("line", ['{"messages": 5}', '{"messages": [5]}', '{"text": 5}', "{}"])
+def test_a_wrong_record_to_calibrate_with_is_told_by_its_line(
+    tokenizer: Tokenizer, tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "theirs.jsonl").write_text(f'{{"text": "a b"}}\n{line}\n')
+    (tmp_path / "mine.txt").write_text("a b c")
+    with pytest.raises(FileError, match="line 2"):
+        read_judged(str(tmp_path / "mine.txt"), tokenizer).overlap(tmp_path / "theirs.jsonl")
 
 
 def test_words() -> None:

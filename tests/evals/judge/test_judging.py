@@ -11,6 +11,7 @@ import pytest
 
 from octavo.errors import FileError, UsageError
 from octavo.evals import divergence
+from octavo.evals.clusters import Interval
 from octavo.evals.eval_model import open_subject
 from octavo.evals.judge import judging
 from octavo.evals.judge.judging import Judgement, judge
@@ -157,6 +158,36 @@ def test_files_of_another_vocabulary(made: Path) -> None:
         judged(made, "Q6_K", "other")
 
 
+@pytest.mark.parametrize("how", [{"text": "none.txt"}, {"calibration": "none.txt"}])
+def test_what_is_not_there_is_told_before_any_work(
+    made: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, str]
+) -> None:
+    monkeypatch.setattr(judging, "open_model_file", lambda *_: pytest.fail("a model was opened"))
+    with pytest.raises(FileError, match=r"none\.txt: can't be opened"):
+        judged(made, "Q6_K", **how)
+    with pytest.raises(FileError, match=r"none\.gguf: can't be opened"):
+        judged(made, "Q6_K", "none")
+    with pytest.raises(FileError, match=r"none\.gguf: can't be opened"):
+        judged(made, "Q6_K", base="none")
+
+
+def test_a_file_far_off_has_no_end() -> None:
+    assert judging.exponential(Interval(0.0, 0.0, 1000.0)) == Interval(1.0, 1.0, math.inf)
+
+
+def test_progress_says_which_model_and_which_window(made: Path) -> None:
+    said = list[tuple[int, int, str]]()
+    judged(made, "Q6_K", "Q4_K_M", progress=lambda *told: said.append(told))
+    assert len(said) == 18
+    assert said[0] == (1, 18, "1 of 3 models: the base, window 1 of 6")
+    assert said[-1] == (18, 18, "3 of 3 models: Q4_K_M.gguf, window 6 of 6")
+    write_recorded(made / "base.kld", made)
+    said.clear()
+    judge(str(made / "base.kld"), [str(made / "Q6_K.gguf")], device="reference", noise_windows=0,
+          progress=lambda *told: said.append(told))
+    assert said[-1] == (6, 6, "1 of 1 models: Q6_K.gguf, window 6 of 6")
+
+
 def test_no_file() -> None:
     with pytest.raises(UsageError, match="no file"):
         judge("demo", [])
@@ -210,6 +241,17 @@ def test_a_cut_file_of_logits(made: Path) -> None:
     (made / "cut.kld").write_bytes(whole)
     with pytest.raises(FileError, match="speaks of 2 windows"):
         LlamaCppFile.open(made / "cut.kld")
+
+
+@pytest.mark.parametrize("step", [np.nan, np.inf, 1e30, 1.0])
+def test_a_file_of_logits_that_are_no_probabilities(made: Path, step: float) -> None:
+    write_recorded(made / "whole.kld", made, 2)
+    raw = bytearray((made / "whole.kld").read_bytes())
+    at = 20 + 4 * 2 * 64
+    raw[at : at + 4] = np.float32(step).tobytes()
+    (made / "odd.kld").write_bytes(raw)
+    with pytest.raises(FileError, match="add up to 1"):
+        LlamaCppFile.open(made / "odd.kld").log_probabilities(0, 0, 4)
 
 
 def test_what_is_below_16_nats_is_cut(made: Path) -> None:

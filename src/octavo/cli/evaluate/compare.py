@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from octavo.evals.clusters import Interval
     from octavo.evals.judge.judging import Judgement, Verdict
 
+UNKNOWN = 1000.0
+"""Perplexity of a base from which it is told that it does not know the text."""
+
 
 @dataclass
 class Judging:
@@ -27,8 +30,8 @@ class Judging:
     text: Annotated[
         str | None,
         typer.Option("--text", metavar="FILE",
-                     help="A text of your own: plain UTF-8, or JSONL with a document a line (default: one that comes "
-                     "with Octavo).")
+                     help="A text of your own: plain UTF-8, JSONL with a document a line, or `demo` (default: one that "
+                     "comes with Octavo; of the demo model its own questions).")
     ] = None
     all_positions: Annotated[
         bool,
@@ -67,10 +70,11 @@ def compare(
     """Judge files of a model, of any formats: `octavo eval compare model-f16.gguf a-Q4_K_M.gguf b-awq/ c-IQ3_S.gguf`.
 
     KL divergence from BASE over the whole vocabulary, with intervals of 95% by the documents of the text, best first.
+    Ends with status 1 where a file could not be judged.
     """
     from octavo.cli.progress_bar import Bar
-    from octavo.evals.judge.judged_text import SHIPPED
-    from octavo.evals.judge.judging import is_recorded, judge
+    from octavo.evals.judge.judged_text import DEMO, SHIPPED
+    from octavo.evals.judge.judging import is_recorded, judge, require_there
     from octavo.io.atomic import require_target, written_file
     from octavo.io.distinct_paths import MODEL, TEXT, model_files, require_apart, text_files
 
@@ -79,6 +83,8 @@ def compare(
         from octavo.evals.judge.picture import draw, require_kind
 
         require_kind(judging.plot)
+    text = judging.text or (DEMO if DEMO in (base, *files) else SHIPPED)
+    require_there((base, *files), text, judging.calibration)
     paths, source = [local(name, offline) for name in files], base if is_recorded(base) else local(base, offline)
     for target in (judging.output, judging.plot):
         if target is not None:
@@ -86,9 +92,11 @@ def compare(
                 require_apart(target, {MODEL: model_files(path, ())})
             require_apart(target, {TEXT: text_files(judging.text, judging.calibration)})
             require_target(target)
+    if judging.output is not None and judging.plot is not None:
+        require_apart(judging.plot, {"what -o writes": [judging.output]})
     with Bar() as bar:
         found = judge(
-            source, paths, judging.text or SHIPPED, context=context,
+            source, paths, text, context=context,
             chunks=chunks, every=judging.all_positions, exact=judging.exact, parse_special=parse_special,
             calibration=judging.calibration, progress=lambda done, total, what: bar.show(what, done, total),
             **place.given(offline),
@@ -103,24 +111,39 @@ def compare(
         print(as_text)
     else:
         _show(found)
+    if found.failed:
+        raise typer.Exit(1)
 
 
 def _show(found: Judgement) -> None:
-    where = "every position" if found.every else "the second half"
-    print(
-        f"base {printable(found.base)}, perplexity {_interval(found.base_perplexity)}\n"
-        f"text {printable(found.text)}{f', sha256 {found.text_sha256[:16]}' if found.text_sha256 else ''}: "
-        f"{found.positions:,} positions, {where} of {found.windows:,} windows of {found.context:,}; "
-        f"intervals of 95% by {found.clusters:,} clusters\n"
-    )
-    numbers = (
-        "rank", "size", "bits", "head", "KL", "median", "p99", "p99.9", "same top", "ppl / base", "noise", "worth",
-    )
-    print_columns(("rank", "file", *numbers[1:5], "95%", *numbers[5:9], "95% ", *numbers[9:10], " 95%", *numbers[10:]),
-                  map(_row, found.files), numbers)
-    print("\nsize and bits a weight are of the body, without the head: embedding and output")
+    from octavo.evals.clusters import LEAST
+
     for name, why in found.failed.items():
         print(f"{printable(name)} could not be judged: {printable(why)}")
+    if not found.base_perplexity.value <= UNKNOWN:
+        print(f"warning: the base does not know this text (perplexity {found.base_perplexity.value:,.0f}), so the "
+              "figures say little; give a text of its own with --text FILE")
+    where = "every position" if found.every else "the second half"
+    by = f"{found.clusters:,} cluster{'s' * (found.clusters != 1)}"
+    few = found.clusters < LEAST
+    print(
+        f"base {printable(found.base)}, perplexity {_interval(found.base_perplexity, '.4g')}\n"
+        f"text {printable(found.text)}{f', sha256 {found.text_sha256[:16]}' if found.text_sha256 else ''}: "
+        f"{found.positions:,} positions, {where} of {found.windows:,} window{'s' * (found.windows != 1)} of "
+        f"{found.context:,}; "
+        + (f"no intervals by {by}: they need {LEAST} (more --chunks, or a text with more documents)\n" if few
+           else f"intervals of 95% by {by}\n")
+    )
+    ends = "" if few else " [95%]"
+    numbers = ("rank", "body", "bits", "p99", "noise", "worth")
+    headings = ("rank", "file", "body", "bits", f"KL{ends}", "p99", f"same top{ends}", f"ppl / base{ends}", "noise",
+                "worth")
+    table = [headings, *map(_row, found.files)]
+    filled = [column for column in zip(*table, strict=True) if any(column[1:])]
+    print_columns([column[0] for column in filled], zip(*(column[1:] for column in filled), strict=True), numbers)
+    print("\nbody: without the head (embedding and output), bits a weight; --json has the head and other percentiles")
+    if any(v.worth is not None for v in found.files):
+        print("worth: bits a weight more than it has, beside the median; none of 16 bits or with activations of 8")
     for verdict in found.files:
         for why in verdict.suspicions:
             print(f"{printable(verdict.name)} looks broken: {printable(why)}")
@@ -144,22 +167,17 @@ def _show_noise(found: Judgement) -> None:
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
-    v, s = verdict, verdict.sizes
+    v = verdict
     return (
-        str(v.rank), printable(v.name), sizes.size(s.body), f"{s.body_bits:.2f}", sizes.size(s.head),
-        f"{v.kl.value:.3g}", _ends(v.kl), f"{v.median.value:.3g}", f"{v.p99.value:.3g}", f"{v.p999.value:.3g}",
-        f"{v.same_top.value:.2%}", f"{v.same_top.low:.1%} to {v.same_top.high:.1%}", f"{v.ratio.value:.4f}",
-        _ends(v.ratio),
+        str(v.rank), printable(v.name), sizes.size(v.sizes.body), f"{v.sizes.body_bits:.2f}", _interval(v.kl, ".3g"),
+        f"{v.p99.value:.3g}", _interval(v.same_top, ".1%"), _interval(v.ratio, ".4g"),
         "" if v.noise is None else f"{v.noise:.2g}", "" if v.worth is None else f"{v.worth:+.2f}",
     )
 
 
-def _ends(interval: Interval) -> str:
-    return f"{interval.low:.3g} to {interval.high:.3g}"
-
-
-def _interval(interval: Interval) -> str:
-    return f"{interval.value:.4g} ({_ends(interval)})"
+def _interval(interval: Interval, form: str) -> str:
+    ends = f" [{interval.low:{form}}, {interval.high:{form}}]" if interval.known else ""
+    return f"{interval.value:{form}}{ends}"
 
 
 def add_to(app: typer.Typer) -> None:

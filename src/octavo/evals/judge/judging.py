@@ -7,7 +7,7 @@ does not say where one ends.
 
 from __future__ import annotations
 
-import math
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import OctavoError, UsageError
+from octavo.data import resolve as resolve_path
+from octavo.errors import FileError, OctavoError, UsageError
 from octavo.evals.clusters import Clusters, Interval
 from octavo.evals.eval_model import context_for, open_subject
 from octavo.evals.judge.judged_text import SHIPPED, JudgedText, read_judged
@@ -27,8 +28,10 @@ from octavo.evals.scores import Comparison, compare
 from octavo.evals.stats import F64
 from octavo.evals.windows import TextWindow, logits, step_sizes, windows
 from octavo.huggingface import open_model_file
+from octavo.io.distinct_paths import text_files
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.download_cache import shown_name
+from octavo.io.model_path import hub_name
 from octavo.io.system_memory import room
 from octavo.models import read_model
 from octavo.runtime import Model, resolve
@@ -134,7 +137,7 @@ def judge(
 
     base     a model, or a file of llama.cpp's --kl-divergence-base, which brings text and windows
     paths    GGUF files and checkpoint folders
-    text     SHIPPED, or a file (`read_judged`)
+    text     SHIPPED, DEMO or a file (`read_judged`)
     context  tokens of a window (default: 512, or LONG with `every`); `every` position counts, not the second half alone
     exact    compute what files say, without the rounding of activations that an engine adds
     calibration  a text whose overlap with this one is told
@@ -142,10 +145,12 @@ def judge(
     where    arguments of `open_subject`
 
     Files of which no tensor is finite, or that can't be loaded, are told in `failed`. Raises UsageError for models of
-    other vocabularies and for windows that there are none of, FileError for texts and files of logits.
+    other vocabularies and for windows that there are none of, FileError for texts and files of logits, and for
+    paths where nothing is.
     """
     if not paths:
         raise UsageError("no file to compare with the base", argument="files")
+    require_there((base, *paths), text, calibration)
     names = named(paths)
     recorded = LlamaCppFile.open(base) if is_recorded(base) else None
     if recorded is None:
@@ -160,7 +165,7 @@ def judge(
     _require_some(models, failed)
     usual = {"usual": LONG} if every else {}
     context = context_for(context, *models.values(), *([base] if recorded is None else []), **usual)
-    run = _Run(context, chunks, every, exact, noise_windows, where, progress, 1 + len(models))
+    run = _Run(context, chunks, every, exact, noise_windows, where, progress, len(models))
     with ExitStack() as stack:
         read, overlap = run.begin(stack, base, recorded, next(iter(models.values())), text, parse_special, calibration)
         found = dict[str, tuple[Comparison, Verdict]]()
@@ -190,6 +195,14 @@ def is_recorded(path: str) -> bool:
         return False
 
 
+def require_there(models: Sequence[str], *texts: str | None) -> None:
+    """Raises FileError for a path where nothing is; names of the hub and of texts that come with Octavo are none."""
+    paths = [path for path in map(resolve_path, models) if hub_name(path) is None]
+    for path in (*paths, *text_files(*(text for text in texts if text != SHIPPED))):
+        if not os.path.exists(path):
+            raise FileError(f"can't be opened: {os.strerror(errno.ENOENT)}", file=path)
+
+
 def named(paths: Sequence[str]) -> list[str]:
     """Short names of files, or their paths where two are called alike."""
     short = [shown_name(path) for path in paths]
@@ -216,8 +229,9 @@ def ranked(found: dict[str, tuple[Comparison, Verdict]], clusters: Clusters) -> 
 
 
 def exponential(logarithm: Interval) -> Interval:
-    """exp of a value and of the ends of its interval."""
-    return Interval(*(math.exp(x) for x in (logarithm.value, logarithm.low, logarithm.high)))
+    """exp of a value and of the ends of its interval; what floats can't hold is Inf."""
+    with np.errstate(over="ignore"):
+        return Interval(*np.exp([logarithm.value, logarithm.low, logarithm.high]).tolist())
 
 
 @dataclass
@@ -265,8 +279,8 @@ class _Run:
         if recorded is not None:
             self.reference = recorded
             model.close()
-            self.done = 1
         elif Kept.there_is_room(self.windows, model.n_vocab):
+            self.parts += 1
             kept = Kept.of(model.engine, self.windows, step_sizes(model.engine), self._show("the base"))
             stack.callback(kept.close)
             self.reference = kept
@@ -319,7 +333,11 @@ class _Run:
             return float(np.concatenate(found).mean())
 
     def _show(self, what: str) -> Callable[[int, int], None]:
-        return lambda done, total: self.progress(self.done * total + done, self.parts * total, what)
+        def show(done: int, total: int) -> None:
+            at = f"{self.done + 1} of {self.parts} models: {what}, window {done} of {total}"
+            self.progress(self.done * total + done, self.parts * total, at)
+
+        return show
 
 
 def verdict_of(name: str, sizes: Sizes, found: Comparison, clusters: Clusters) -> Verdict:
@@ -327,7 +345,7 @@ def verdict_of(name: str, sizes: Sizes, found: Comparison, clusters: Clusters) -
     median, p99, p999 = clusters.percentiles(found.kl, (50.0, 99.0, 99.9))
     return Verdict(
         name, sizes, clusters.mean(found.kl, positive=True), median, p99, p999,
-        clusters.mean(found.same_top.astype(np.float64)), exponential(clusters.mean(found.nll)),
+        clusters.share(found.same_top), exponential(clusters.mean(found.nll)),
         exponential(clusters.mean(found.nll - found.nll_base)),
     )
 

@@ -20,6 +20,8 @@ from octavo.io.atomic import written_file
 
 KINDS = (".svg", ".png", ".pdf")
 MAX_BYTES = 1 << 26
+LARGEST = 1e6
+"""Nats beyond which nothing diverges: a token has no log-probability like it."""
 
 
 def require_kind(path: str) -> None:
@@ -32,13 +34,21 @@ def read_judgement(path: str | os.PathLike[str]) -> Judgement:
     """What `octavo eval compare -o` wrote. Raises FileError for a file that is something else, naming the field."""
     text = regular_file.read_text(path, MAX_BYTES)
     try:
-        return pydantic.TypeAdapter(Judgement).validate_json(text)
+        found = pydantic.TypeAdapter(Judgement).validate_json(text)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or None
         raise FileError(
             f"is not a result of `octavo eval compare -o`: {first['msg']}", file=path, field=where
         ) from None
+    for i, verdict in enumerate(found.files):
+        kl = verdict.kl
+        ends = (kl.low, kl.high) if kl.known else (kl.value, kl.value)
+        possible = all(abs(x) < LARGEST for x in (kl.value, *ends, verdict.noise or 0.0))
+        if not (possible and ends[0] <= kl.value <= ends[1] and 0 < verdict.sizes.body < 1 << 60):
+            problem = f"is not a result of `octavo eval compare -o`: KL {kl}, {verdict.sizes.body} bytes"
+            raise FileError(problem, file=path, field=f"files.{i}")
+    return found
 
 
 def draw(found: Judgement, path: str) -> None:
@@ -71,7 +81,9 @@ def section(found: Judgement) -> Parts:
 
 
 def interval(value: Interval, digits: int) -> str:
-    """A value and the ends of its interval."""
+    """A value and the ends of its interval, if it has one."""
+    if not value.known:
+        return number(value.value, digits)
     return f"{number(value.value, digits)} ({number(value.low, digits)} to {number(value.high, digits)})"
 
 
@@ -80,14 +92,14 @@ def _axes(fig: Any, found: Judgement, grid: str = GRID) -> None:
     ax.grid(color=grid)
     for i, verdict in enumerate(sorted(found.files, key=lambda v: v.sizes.body)):
         x, kl = verdict.sizes.body / 1e6, verdict.kl
-        bars = [[max(kl.value - kl.low, 0)], [max(kl.high - kl.value, 0)]] if kl.low == kl.low else None
+        bars = [[max(kl.value - kl.low, 0)], [max(kl.high - kl.value, 0)]] if kl.known else None
         ax.errorbar(x, kl.value, yerr=bars, marker=_marker(verdict), markersize=5, linewidth=1, capsize=2,
                     color=SECOND if verdict.suspicions else ACCENT)
         ax.annotate(label(verdict.name.removesuffix(".gguf"), 22), (x, kl.value), (5, -9 if i % 2 else 4),
                     textcoords="offset points")
     noises = [v.noise for v in found.files if v.noise and not v.rounds]
     shown = [v.kl.value for v in found.files]
-    if noises and max(noises) > min(shown) / 20:
+    if noises and max(noises) > min((kl for kl in shown if kl > 0), default=0.0) / 20:
         ax.axhline(max(noises), color=MUTED, linestyle="--", linewidth=0.8)
         shown.append(max(noises))
     scale(ax, shown, 2)
