@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import msgspec
@@ -20,7 +18,7 @@ from octavo.router.front import ModelsFront
 from octavo.router.serve import serve_models
 from octavo.server.serve import bind
 from octavo.server.serve_options import EngineOptions, Limits, ServerOptions
-from tests.limits import HANG_S
+from tests.server.in_thread import in_thread
 from tests.server.live_server import Server
 
 OPTIONS = ServerOptions(name="models", secret="between-us", limits=Limits(drain_time=5.0, ping=1.0))
@@ -41,41 +39,16 @@ def serving(
     """A front of these models, until the block ends."""
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    ready, found, failed = Event(), list[ModelsFront](), list[BaseException]()
-    running = list[Any]()
+    given, catalog = replace(options, port=port), known if callable(known) else lambda: Catalog(known)
 
-    async def run() -> None:
-        def told(front: ModelsFront) -> None:
-            found.append(front)
-            ready.set()
+    async def serve(told: Callable[[ModelsFront], None]) -> None:
+        await serve_models(catalog, given, sock, memory=memory, unit=unit, idle=idle, told=told, pulls=pulls)
 
-        task = asyncio.get_running_loop().create_task(serve_models(
-            known if callable(known) else lambda: Catalog(known), replace(options, port=port), sock, memory=memory,
-            unit=unit, idle=idle, told=told, pulls=pulls,
-        ))
-        running.extend([asyncio.get_running_loop(), task])
-        try:
-            await task
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            ready.set()
-
-    thread = Thread(target=lambda: asyncio.run(run()), name="front")
-    thread.start()
     try:
-        assert ready.wait(HANG_S)
-        assert not failed, failed
-        yield Server(port, found[0], running[0]), found[0]  # type: ignore[arg-type]
+        with in_thread(serve, "front") as (loop, front):
+            yield Server(port, front, loop), front  # type: ignore[arg-type]
     finally:
-        loop, task = running
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(task.cancel)
-        thread.join(HANG_S)
         sock.close()
-        assert not thread.is_alive()
 
 
 def pid_of(front: ModelsFront, name: str) -> int:

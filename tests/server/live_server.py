@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +20,7 @@ from octavo.server.generation.service import Service
 from octavo.server.serve import bind, serve
 from octavo.server.serve_options import Limits, ServerOptions
 from tests.limits import HANG_S
+from tests.server.in_thread import in_thread
 from tests.server.thread_client import ThreadClient
 
 TICK_S = 0.005
@@ -108,39 +108,13 @@ def running(
     if sent_ahead is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sent_ahead)
     port = sock.getsockname()[1]
-    ready, found, failed = Event(), list[Server](), list[BaseException]()
-    stop: list[Any] = []
+    given = ServerOptions(name="demo", port=port, limits=limits or Limits(drain_time=0), **options)
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
+    async def run(told: Callable[[Service], None]) -> None:
+        await serve(client, model.file, given, sock, told)
 
-        def told(service: Service) -> None:
-            found.append(Server(port, service, loop, options.get("secret", "")))
-            ready.set()
-
-        task = loop.create_task(serve(client, model.file, ServerOptions(
-            name="demo", port=port, limits=limits or Limits(drain_time=0), **options,
-        ), sock, told))
-        stop.append(task)
-        try:
-            await task
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            ready.set()
-
-    thread = Thread(target=lambda: asyncio.run(run()), name="server")
-    thread.start()
-    assert ready.wait(HANG_S)
-    assert not failed, failed
-    try:
-        yield found[0]
-    finally:
-        found[0].loop.call_soon_threadsafe(stop[0].cancel)
-        thread.join(HANG_S)
-        assert not thread.is_alive()
+    with in_thread(run, "server") as (loop, service):
+        yield Server(port, service, loop, given.secret)
 
 
 @contextmanager

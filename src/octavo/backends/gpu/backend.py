@@ -353,7 +353,7 @@ class GpuBinder:
     ) -> list[Call]:
         """The calls of nodes, of which some have contexts of their own, several nodes' as one launch."""
         from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
-        from octavo.backends.gpu.matmul.experts.gated import fuse_gating
+        from octavo.backends.gpu.matmul.experts.gating_fusion import fuse_gating
         from octavo.backends.gpu.matmul.experts.routing_fusion import fuse_routing
 
         def again(b: BoundNode, c: Context) -> BoundNode:

@@ -17,7 +17,7 @@ from octavo.errors import require_matplotlib
 
 if TYPE_CHECKING:
     from octavo.evals.clusters import Interval
-    from octavo.evals.judge.judging import Judgement, Verdict
+    from octavo.evals.judge.judgement import Judgement, Verdict
 
 UNKNOWN = 1000.0
 """Perplexity of a base from which it is told that it does not know the text."""
@@ -74,7 +74,7 @@ def compare(
     """
     from octavo.cli.progress_bar import Bar
     from octavo.evals.judge.judged_text import DEMO, SHIPPED
-    from octavo.evals.judge.judging import is_recorded, judge, require_there
+    from octavo.evals.judge.judgement import is_recorded, judge, require_there
     from octavo.io.atomic import require_target, written_file
     from octavo.io.distinct_paths import MODEL, TEXT, model_files, require_apart, text_files
 

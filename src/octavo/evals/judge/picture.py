@@ -11,7 +11,7 @@ import pydantic
 from octavo import sizes
 from octavo.errors import FileError, UsageError
 from octavo.evals.clusters import Interval
-from octavo.evals.judge.judging import Judgement, Verdict
+from octavo.evals.judge.judgement import Judgement, Verdict
 from octavo.evals.report.cells import Parts, Table, number, percent, size
 from octavo.evals.report.pictures import ACCENT, GRID, MUTED, SECOND, figure, scale, to_svg
 from octavo.evals.report.tensor_labels import label

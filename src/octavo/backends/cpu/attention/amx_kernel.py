@@ -23,9 +23,8 @@ from typing import Any
 from numba import float32
 
 from octavo.backends.cpu.attention.cache_layout import head_bytes, value_columns
-from octavo.backends.cpu.attention.kernel import ATTENTION, behind, finish_function
+from octavo.backends.cpu.attention.kernel import ATTENTION, behind, finish_function, mask_function
 from octavo.backends.cpu.matmul.tile_sweep import TILE_BYTES, sweep
-from octavo.backends.cpu.pointwise.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
@@ -157,20 +156,10 @@ def _weigh(windowed: bool, capped: bool) -> Any:
 
     Its arguments: where the weights go, scores, hidden, seen, scale, cap, state.
     """
-    page_size = PAGE_SIZE
+    mask = mask_function(windowed, capped)
 
     def weigh(to, scores, hidden, seen, scale, cap, state):
-        xs = f32_pointer(scores)
-        if capped:
-            for i in range(0, 256, 64):
-                store_f32x16(scores + i, soft_cap(mul(load_f32x16(scores + i), splat(scale)), cap))
-            scale = float32(1.0)
-        if windowed:
-            for i in range(min(hidden, page_size)):
-                xs[i] = -math.inf
-        for i in range(max(0, seen), page_size):
-            xs[i] = -math.inf
-        wide = splat(scale)
+        wide = splat(mask(scores, hidden, seen, scale, cap))
         a, b = mul(load_f32x16(scores), wide), mul(load_f32x16(scores + 64), wide)  # [16] each
         c, d = mul(load_f32x16(scores + 128), wide), mul(load_f32x16(scores + 192), wide)
         before = state[0]

@@ -239,6 +239,29 @@ def finish_function(kind: Kind, n: int, dim: int, step: int) -> Any:
     return inner(finish, rotated, n, dim, step)
 
 
+def mask_function(windowed: bool, capped: bool) -> Any:
+    """A function (scores, hidden, seen, scale, cap) -> what scores [64] of a query are still to be multiplied with.
+
+    It caps them, and makes those before position `hidden` of the page and from `seen` on -inf.
+    """
+    page_size = PAGE_SIZE
+
+    def mask(scores, hidden, seen, scale, cap):
+        xs = f32_pointer(scores)
+        if capped:
+            for i in range(0, 256, 64):
+                store_f32x16(scores + i, soft_cap(mul(load_f32x16(scores + i), splat(scale)), cap))
+            scale = float32(1.0)
+        if windowed:
+            for i in range(min(hidden, page_size)):
+                xs[i] = -math.inf
+        for i in range(max(0, seen), page_size):
+            xs[i] = -math.inf
+        return scale
+
+    return inner(mask, windowed, capped)
+
+
 def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool, sloped: bool) -> Any:
     """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at `position` + i * step.
 
@@ -254,24 +277,14 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
         value_function(kind, n, dim),
         query_function(kind, dim),
     )
-    all_bytes = n * each
+    all_bytes, mask = n * each, mask_function(windowed, capped)
 
     def weigh(scores, hidden, seen, scale, cap, state):
         """Turn scores [64] of one query into weights e^(score - maximum); see `_attend` for its state.
 
         Weights are 0 before position `hidden` of the page and from `seen` on.
         """
-        xs = f32_pointer(scores)
-        if capped:
-            for i in range(0, 256, 64):
-                store_f32x16(scores + i, soft_cap(mul(load_f32x16(scores + i), splat(scale)), cap))
-            scale = float32(1.0)
-        if windowed:
-            for i in range(min(hidden, page_floats)):
-                xs[i] = -math.inf
-        for i in range(max(0, seen), page_floats):
-            xs[i] = -math.inf
-        wide = splat(scale)
+        wide = splat(mask(scores, hidden, seen, scale, cap))
         a, b = mul(load_f32x16(scores), wide), mul(load_f32x16(scores + 64), wide)  # [16] each
         c, d = mul(load_f32x16(scores + 128), wide), mul(load_f32x16(scores + 192), wide)
         top = max(state[0], max_lanes(maximum(maximum(a, b), maximum(c, d))))

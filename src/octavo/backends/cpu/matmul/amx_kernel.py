@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind
+from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind, pair_function
 from octavo.backends.cpu.matmul.kernel import bias_of_group, scale_of_group, super_minima, super_scales
 from octavo.backends.cpu.matmul.quantize_kernel import BLOCK_BYTES
 from octavo.backends.cpu.matmul.tasks import bytes_ahead, finish
@@ -42,13 +42,11 @@ from octavo.jit.simd import (
     amx,
     f32_pointer,
     fma_blocks,
-    get,
     load_bf16x16,
     load_block,
     load_f16x16,
     load_f32x16,
     load_finite_e4m3x16,
-    load_finite_e4m3x32,
     load_s8x16,
     mul,
     prefetch,
@@ -142,7 +140,7 @@ def _unpack_floats(kind: Kind, group: int) -> Any:
     """A function (arguments, panel, first step, steps, memory) that makes tiles of floats; what is past K is 0."""
     width, tile_bytes, ahead, split, grouped = WIDTH[kind], TILE_BYTES, bytes_ahead(), kind == "f16", group > 0
     load = {"f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}[kind]
-    both_of, chunk, line_bytes = _two(kind), parts_of(kind) * TILE_BYTES, 32 * WIDTH[kind]
+    both_of, chunk, line_bytes = pair_function(kind), parts_of(kind) * TILE_BYTES, 32 * WIDTH[kind]
 
     def store(memory, even, odd):
         if split:
@@ -176,21 +174,6 @@ def _unpack_floats(kind: Kind, group: int) -> Any:
             memory += chunk
 
     return inner(unpack, kind, group)
-
-
-def _two(kind: Kind) -> Any:
-    """A function (address) -> the floats of two k that lie there."""
-    load = {"f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}[kind]
-    second_at = 16 * WIDTH[kind]
-
-    def two(w):
-        return load(w), load(w + second_at)
-
-    def two_e4m3(w):
-        both = load_finite_e4m3x32(w)
-        return get(both, 0), get(both, 1)
-
-    return inner(two_e4m3 if kind == "e4m3" else two, kind, inline="always")
 
 
 def _unpack_blocks(layout: TiledLayout) -> Any:

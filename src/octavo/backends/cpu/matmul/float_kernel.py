@@ -55,7 +55,7 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
     """The product for tiles of n tokens, float32; see `product`. Of e4m3 a row shares its scale where `group` is 0."""
     load, width, tile_width, scaled = _LOADS[kind], WIDTH[kind], 16 * WIDTH[kind], kind == "e4m3"
 
-    ahead, pair = bytes_ahead(), _pair(kind)
+    ahead, pair = bytes_ahead(), pair_function(kind)
 
     def accumulate(w, x, stride, k):
         even, odd = zeros(n), zeros(n)  # n x [16] each
@@ -110,7 +110,7 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
     return product(n, inner(sums_of_groups if group else sums, kind, n, group, inline="always"))
 
 
-def _pair(kind: Kind) -> Any:
+def pair_function(kind: Kind) -> Any:
     """A function (address) -> the vectors of two k that lie there."""
     load, second_at = _LOADS[kind], 16 * WIDTH[kind]
 

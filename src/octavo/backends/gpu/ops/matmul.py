@@ -13,7 +13,7 @@ from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import block_of
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.experts import launch as experts
-from octavo.backends.gpu.matmul.experts.gated import gated_rows, plain_rows
+from octavo.backends.gpu.matmul.experts.gating_fusion import gated_rows, plain_rows
 from octavo.backends.gpu.matmul.launch import product, product_by_id, product_pair, rows_of
 from octavo.backends.gpu.matmul.matvec.float8_kernel import FLOAT8_PLANES
 from octavo.backends.gpu.matmul.w8a8.row_scales import row_product

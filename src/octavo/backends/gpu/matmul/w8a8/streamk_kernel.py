@@ -29,6 +29,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.backends.gpu.compile.gluon_names import copy_tile
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import memory_of
 from octavo.backends.gpu.matmul.w4a16.streamk_kernel import step_range, whole_tile
+from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import next_step
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves, finish
 
 
@@ -59,13 +60,6 @@ def _fetch_weights(a, b, ring, slot, row, step, exists):
 @gluon.jit
 def _fetch_tokens(a, ring, slot, step, exists):
     copy_tile(a, [0, step * a.block_type.shape[1]], ring.ready.index(slot), ring.tokens.index(slot), pred=exists)
-
-
-@gluon.jit
-def _next(row, step, steps, BN: gl.constexpr):
-    """The row and the step after these: the next step of K, or the first one of the next tile."""
-    over = step + 1 == steps
-    return gl.where(over, row + BN, row), gl.where(over, 0, step + 1)
 
 
 @gluon.jit
@@ -122,12 +116,12 @@ def streamk_hopper_kernel(
     token_step = step
     for i in gl.static_range(STAGES - 1):
         _fetch_weights(a, b, ring, i, row, step, i < left)
-        row, step = _next(row, step, work.steps, BN)
+        row, step = next_step(row, step, work.steps, BN)
     if PDL:
         gdc_wait()
     for i in gl.static_range(STAGES - 1):
         _fetch_tokens(a, ring, i, token_step, i < left)
-        _, token_step = _next(0, token_step, work.steps, BN)
+        _, token_step = next_step(0, token_step, work.steps, BN)
     left -= STAGES - 1  # steps whose copies are still to be started
     slot, phase, free = 0, 0, STAGES - 1
     for tile in range(begin, gl.cdiv(work.stop, work.steps)):
@@ -150,7 +144,7 @@ def streamk_hopper_kernel(
                 acc = warpgroup_mma_wait(1, [acc])
             _fetch_weights(a, b, ring, free, row, step, left > 0)
             _fetch_tokens(a, ring, free, step, left > 0)
-            row, step = _next(row, step, work.steps, BN)
+            row, step = next_step(row, step, work.steps, BN)
             left -= 1
             free = slot
             phase = gl.where(slot == STAGES - 1, 1 - phase, phase)

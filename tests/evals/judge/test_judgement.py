@@ -13,8 +13,8 @@ from octavo.errors import FileError, UsageError
 from octavo.evals import divergence
 from octavo.evals.clusters import Interval
 from octavo.evals.eval_model import open_subject
-from octavo.evals.judge import judging
-from octavo.evals.judge.judging import Judgement, judge
+from octavo.evals.judge import judgement
+from octavo.evals.judge.judgement import Judgement, judge
 from octavo.evals.judge.reference import Kept, LlamaCppFile
 from octavo.evals.judge.suspicion import worth
 from octavo.evals.windows import logits, step_sizes, windows
@@ -162,7 +162,7 @@ def test_files_of_another_vocabulary(made: Path) -> None:
 def test_what_is_not_there_is_told_before_any_work(
     made: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(judging, "open_model_file", lambda *_: pytest.fail("a model was opened"))
+    monkeypatch.setattr(judgement, "open_model_file", lambda *_: pytest.fail("a model was opened"))
     with pytest.raises(FileError, match=r"none\.txt: can't be opened"):
         judged(made, "Q6_K", **how)
     with pytest.raises(FileError, match=r"none\.gguf: can't be opened"):
@@ -172,7 +172,7 @@ def test_what_is_not_there_is_told_before_any_work(
 
 
 def test_a_file_far_off_has_no_end() -> None:
-    assert judging.exponential(Interval(0.0, 0.0, 1000.0)) == Interval(1.0, 1.0, math.inf)
+    assert judgement.exponential(Interval(0.0, 0.0, 1000.0)) == Interval(1.0, 1.0, math.inf)
 
 
 def test_progress_says_which_model_and_which_window(made: Path) -> None:
@@ -262,5 +262,5 @@ def test_what_is_below_16_nats_is_cut(made: Path) -> None:
 
 
 def test_names() -> None:
-    assert judging.named(["a/x.gguf", "b/y.gguf"]) == ["x.gguf", "y.gguf"]
-    assert judging.named(["a/x.gguf", "b/x.gguf", "y"]) == ["a/x.gguf", "b/x.gguf", "y"]
+    assert judgement.named(["a/x.gguf", "b/y.gguf"]) == ["x.gguf", "y.gguf"]
+    assert judgement.named(["a/x.gguf", "b/x.gguf", "y"]) == ["a/x.gguf", "b/x.gguf", "y"]
