@@ -51,7 +51,7 @@ CpuMoe = Annotated[
 ]
 NCpuMoe = Annotated[
     int,
-    place_option("--n-cpu-moe", "-ncmoe", metavar="N", min=0,
+    place_option("--n-cpu-moe", "-ncmoe", metavar="N",
                  help="The experts of the first N layers are on the CPU (default: as few as it takes to fit)."),
 ]
 OverrideTensor = Annotated[
