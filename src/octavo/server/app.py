@@ -26,6 +26,7 @@ from octavo.server.routes import anthropic, meta, rerank, responses
 from octavo.server.routes import llama_server as native
 from octavo.server.routes import openai as routes_openai
 from octavo.server.routes.answer import json_response
+from octavo.server.routes.not_served import NOT_SERVED
 
 log = logging.getLogger("octavo")
 OLLAMA = "Ollama's routes are not served; use OpenAI's, with /v1 as the base URL"
@@ -34,6 +35,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/chat/completions", routes_openai.chat_completions),
     ("POST", "/completions", routes_openai.text_completions),
+    ("POST", "/fim/completions", routes_openai.fim_completions),
     ("POST", "/chat/completions/input_tokens", routes_openai.count_tokens),
     ("POST", "/chat/completions/render", routes_openai.render_chat),
     ("POST", "/completions/render", routes_openai.render_texts),
@@ -53,6 +55,7 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/v1/messages/count_tokens", anthropic.count_tokens),
     ("POST", "/v2/rerank", rerank.rerank),
     ("POST", "/completion", native.completion),
+    ("POST", "/infill", native.infill),
     ("POST", "/tokenize", native.tokenize),
     ("POST", "/detokenize", native.detokenize),
     ("GET", "/tokenizer_info", native.tokenizer_info),
@@ -74,7 +77,8 @@ def routes() -> list[Route]:
     """All that there are."""
     both = [(method, prefix + path, endpoint) for method, path, endpoint in WITH_PREFIX for prefix in ("/v1", "")]
     described = ("GET", "/openapi.json", openapi)
-    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in (*both, *OTHERS, described)]
+    found = (*both, *OTHERS, *NOT_SERVED, described)
+    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in found]
 
 
 async def openapi(request: Request) -> Response:

@@ -106,7 +106,7 @@ SOME: list[tuple[str, str, Any, Any]] = [
     ("/v1/chat/completions", "audio", {"voice": "x"}, None), ("/v1/chat/completions", "verbosity", "low", "medium"),
     ("/v1/chat/completions", "web_search_options", {"a": 1}, None),
     ("/v1/chat/completions", "post_sampling_probs", True, False), ("/v1/chat/completions", "verbose", True, False),
-    ("/v1/chat/completions", "chat_template", "{{ 1 }}", None), ("/v1/completions", "suffix", "x", ""),
+    ("/v1/chat/completions", "chat_template", "{{ 1 }}", None),
     ("/v1/completions", "n_probs", 3, 0), ("/v1/responses", "previous_response_id", "resp_1", None),
     ("/v1/responses", "conversation", "conv_1", None), ("/v1/responses", "background", True, False),
     ("/v1/responses", "context_management", [{"type": "compaction"}], []), ("/v1/responses", "grammar", "x", None),
