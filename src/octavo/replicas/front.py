@@ -27,6 +27,7 @@ from octavo.server.http.guard import AccessGuard
 from octavo.server.http.sse import until_left
 from octavo.server.http.trace import Trace
 from octavo.server.routes.answer import health_response, json_response, key_of
+from octavo.server.routes.not_served import NOT_SERVED
 from octavo.server.serve_options import Limits, ServerOptions
 
 RANK = "x-data-parallel-rank"
@@ -106,7 +107,7 @@ def make_front(front: Front) -> ASGIApp:
 
 def application(front: BaseFront, own: Iterable[tuple[str, str, Endpoint]]) -> ASGIApp:
     """A front's ASGI application: its own routes, and what it relays."""
-    routes = [Route(path, endpoint, methods=[method]) for method, path, endpoint in own]
+    routes = [Route(path, endpoint, methods=[method]) for method, path, endpoint in (*own, *NOT_SERVED)]
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(TOLD, answer_error))
     app.router.default = Others(front)
     app.router.redirect_slashes = False
