@@ -73,3 +73,4 @@ async def run_front(
         server.should_exit = server.force_exit = True
         await running
         await closing
+        front.store.close()

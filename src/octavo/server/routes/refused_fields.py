@@ -53,10 +53,10 @@ FORMS: Rules = {
     "n": only(1), "logit_bias": ABSENT,
 }
 """Of chats, which routes of other names and forms don't have."""
-KEPT: Rule = ("none: nothing is kept between requests; send the whole conversation as input", ABSENT[1])
+KEPT: Rule = ("none: conversations go on by previous_response_id, or as a whole by input", ABSENT[1])
 RESPONSES: Rules = {
-    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "previous_response_id": KEPT, "conversation": KEPT, "prompt": KEPT,
-    "background": KEPT, "context_management": ABSENT, "moderation": ABSENT, "personality": ABSENT, "image": ABSENT,
+    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "conversation": KEPT, "prompt": KEPT,
+    "context_management": ABSENT, "moderation": ABSENT, "personality": ABSENT, "image": ABSENT,
     "access_programs": ABSENT,
 }
 NATIVE: Rules = {**SAMPLING, **BUDGETS}
