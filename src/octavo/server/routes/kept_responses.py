@@ -68,7 +68,7 @@ class KeptResponses:
             both += [(one, self.retrieve, "GET"), (one, self.delete, "DELETE"), (f"{one}/cancel", self.cancel, "POST"),
                      (f"{one}/input_items", self.input_items, "GET")]
         self._routes = [Route(path, endpoint, methods=[method]) for path, endpoint, method in both]
-        self._own = Starlette(routes=self._routes, exception_handlers=handlers)  # type: ignore[arg-type]
+        self._own = Starlette(routes=self._routes, exception_handlers=handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_own = scope["type"] == "http" and any(one.matches(scope)[0] is Match.FULL for one in self._routes)
