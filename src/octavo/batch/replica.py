@@ -76,8 +76,8 @@ class LocalReplica:
         assert self._app is not None, "it has been started"
         for again in range(TRIES):
             found = await asked(self._app, url, body, request_id)
-            if found.status == 503 and _code(found.body) == ENDED:
-                raise ReplicaDiedError(_message(found.body))
+            if found.status == 503 and code_of(found.body) == ENDED:
+                raise ReplicaDiedError(message_of(found.body))
             if found.status not in (429, 503) or again == TRIES - 1:
                 return found
             await asyncio.sleep(min(0.1 * 2**again, LONGEST_PAUSE_S))
@@ -112,9 +112,9 @@ def _error(body: bytes) -> dict[str, Any]:
     return {}
 
 
-def _code(body: bytes) -> object:
+def code_of(body: bytes) -> object:
     return _error(body).get("code")
 
 
-def _message(body: bytes) -> str:
+def message_of(body: bytes) -> str:
     return str(_error(body).get("message", ""))

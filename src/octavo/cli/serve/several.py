@@ -253,6 +253,7 @@ def run_several(models: Sequence[str], access: Access, options: ModelOptions, se
     import secrets
     from contextlib import closing
 
+    from octavo.batch.served.routes import with_batches
     from octavo.router.front import ModelsFront
     from octavo.router.serve import serve_models
     from octavo.server.serve import bind, run
@@ -274,10 +275,10 @@ def run_several(models: Sequence[str], access: Access, options: ModelOptions, se
 
     logging.getLogger("octavo.models").setLevel(logging.INFO)
     with closing(bind(front.host, front.port)) as sock:
-        run(serve_models(
+        run(with_batches(front, options.limits.max_sequences, lambda around: serve_models(
             shelf.look, front, sock, memory=shelf.memory, unit=shelf.unit, idle=several.idle, told=told,
-            pulls=not models,
-        ))
+            pulls=not models, around=around,
+        )))
     print("octavo: stopped", file=sys.stderr)
 
 

@@ -310,14 +310,14 @@ def _told(response: dict[str, Any], found: Answer) -> bytes:
     return to_json({**said, **own})
 
 
-def listed(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
+def listed(items: list[dict[str, Any]], query: Mapping[str, str], most: int = MOST_LISTED) -> dict[str, Any]:
     """A page of a list, as OpenAI's are: `limit`, `after` and `order`, the last one first unless it is "asc".
 
     Raises ApiError.
     """
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
-    if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MOST_LISTED):
-        raise bad(f"limit is {limit[:20]!r} (allowed: 1 to {MOST_LISTED})", "limit")
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= most):
+        raise bad(f"limit is {limit[:20]!r} (allowed: 1 to {most})", "limit")
     if order not in ("asc", "desc"):
         raise bad(f"order is {order[:20]!r} (allowed: asc, desc)", "order")
     rows = items if order == "asc" else items[::-1]

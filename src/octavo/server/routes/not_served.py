@@ -15,6 +15,7 @@ WHAT: Mapping[str, str] = {
     "/images/variations": "variations of images", "/moderations": "moderation",
 }
 """What they are for, by their paths without /v1."""
+KEPT = ("/files", "/files/{name:path}", "/batches", "/batches/{name:path}")
 
 
 async def not_served(request: Request) -> Response:
@@ -26,4 +27,14 @@ async def not_served(request: Request) -> Response:
     )
 
 
-NOT_SERVED = tuple(("POST", prefix + path, not_served) for path in WHAT for prefix in ("/v1", ""))
+async def no_folder(request: Request) -> Response:
+    """Not served without a folder for files and batches."""
+    raise ApiError(501, f"{request.url.path} needs a folder for files and batches: start octavo serve with "
+                        "--data-dir FOLDER", code="no_data_dir", headers={"x-should-retry": "false"})
+
+
+NOT_SERVED = (
+    *(("POST", prefix + path, not_served) for path in WHAT for prefix in ("/v1", "")),
+    *((method, prefix + path, no_folder) for path in KEPT for method in ("GET", "POST", "DELETE")
+      for prefix in ("/v1", "")),
+)
