@@ -141,6 +141,13 @@ def test_files_that_are_no_batch(client: openai.OpenAI, data: bytes, code: str, 
     assert done.errors.data[0].message
 
 
+def test_lines_that_are_plain_prompts(client: openai.OpenAI) -> None:
+    done = ended(client, made(client, b'"What is 3 plus 4?"\n').id)
+    assert lines_of(client, done.output_file_id)["line-1"]["response"]["status_code"] == 200
+    done = ended(client, made(client, b'"What is 3 plus 4?"\n', "/v1/responses").id)
+    assert [(one.code, one.line) for one in done.errors.data] == [("mismatched_endpoint", 1)]
+
+
 def test_what_is_refused(client: openai.OpenAI, server: Server) -> None:
     one = client.files.create(file=jsonl(line(1)), purpose="batch").id
     right = {"input_file_id": one, "endpoint": CHAT, "completion_window": "24h"}

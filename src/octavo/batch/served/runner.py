@@ -20,7 +20,7 @@ from octavo.batch.input_index import InputIndex, index_input
 from octavo.batch.output_files import OutputFiles, files_of
 from octavo.batch.replica import ENDED as ENGINE_ENDED
 from octavo.batch.replica import ReplicaDiedError, code_of, message_of
-from octavo.batch.request_line import BatchRequest, Defaults, LineError
+from octavo.batch.request_line import CHAT, PLAIN, BatchRequest, Defaults, LineError
 from octavo.batch.served.batches import ENDED, Batch, BatchStore
 from octavo.batch.served.files import USUAL_S, FileStore
 from octavo.errors import FileError
@@ -227,7 +227,8 @@ class Runner:
                 told = f"url is {request.url!r}, but the batch is for {batch.endpoint!r}"
                 raise LineError("mismatched_endpoint", told)
 
-        call = partial(index_input, path, batch.endpoint, bad, check=check)
+        text_url = batch.endpoint if batch.endpoint in PLAIN.values() else CHAT
+        call = partial(index_input, path, text_url, bad, check=check)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def _run(self, batch: Batch, index: InputIndex) -> None:
@@ -241,7 +242,7 @@ class Runner:
                 now = batch.request_counts
                 now.completed, now.failed = len(done) + counts.done - counts.failed, len(failed) + counts.failed
 
-            run = BatchRun(index, left, Defaults(batch.endpoint, None, priority=PRIORITY), files, show)
+            run = BatchRun(index, left, Defaults(seed=None, priority=PRIORITY), files, show)
             show(run.counts)
             if len(left):
                 try:

@@ -61,7 +61,7 @@ class KeptResponses:
         self, app: ASGIApp, store: ResponseStore, handlers: Handlers, limits: Callable[[], Limits]
     ) -> None:
         self.app, self.store, self.limits = app, store, limits
-        self._running = dict[str, asyncio.Task[None]]()
+        self._running, self._bodies = dict[str, asyncio.Task[None]](), Bodies()
         both = [(path, self.create, "POST") for path in CREATE] + [(path, self.count, "POST") for path in COUNT]
         for path in CREATE:
             one = path + "/{id}"
@@ -178,7 +178,7 @@ class KeptResponses:
     async def _inner(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, for a request that no client waits for."""
         scope["state"][KEEPS] = True
-        await Sharing(self.app, Bodies())(scope, receive, send)
+        await Sharing(self.app, self._bodies)(scope, receive, send)
 
     async def cancel(self, request: Request) -> Response:
         """End a response that is computed in the background."""
@@ -186,11 +186,14 @@ class KeptResponses:
         response = json.loads(kept.response)
         if not response.get("background"):
             raise bad("Cannot cancel a synchronous response.")
-        task = self._running.pop(response["id"], None)
-        if task is not None:
+        await self._stop(response["id"])
+        return Response(self._kept(request).response, media_type="application/json")
+
+    async def _stop(self, one: str) -> None:
+        """Have a response that is computed in the background end as cancelled."""
+        if (task := self._running.pop(one, None)) is not None:
             task.cancel()
             await asyncio.wait([task])
-        return Response(self._kept(request).response, media_type="application/json")
 
     async def retrieve(self, request: Request) -> Response:
         """A response that is kept."""
@@ -201,11 +204,9 @@ class KeptResponses:
     async def delete(self, request: Request) -> Response:
         """Forget a response."""
         one = request.path_params["id"]
-        if (task := self._running.pop(one, None)) is not None and self.store.get(one, key_of(request)) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        if not self.store.delete(one, key_of(request)):
-            raise _unknown(one)
+        self._kept(request)
+        await self._stop(one)
+        self.store.delete(one, key_of(request))
         return json_response({"id": one, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:

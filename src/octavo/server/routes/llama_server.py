@@ -61,6 +61,7 @@ def _request_without_grammar(service: Service, body: NativeRequest, key: str) ->
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
         cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
+        fills=isinstance(body, InfillRequest),
     )
 
 
