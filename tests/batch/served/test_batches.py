@@ -18,6 +18,7 @@ from octavo.batch.served import runner
 from octavo.runtime import Model
 from octavo.server.engine.engine_protocol import Add, EngineOutput, Prefill
 from octavo.server.engine.fake import FakeClient
+from octavo.server.serve_options import Limits
 from tests.limits import HANG_S
 from tests.server.conftest import model  # noqa: F401
 from tests.server.live_server import Server, running, running_model
@@ -349,3 +350,20 @@ def test_without_a_folder(model: Model) -> None:  # noqa: F811
             with pytest.raises(openai.InternalServerError, match="--data-dir FOLDER") as found:
                 ask()
             assert (found.value.status_code, found.value.code) == (501, "no_data_dir")
+
+
+def test_uploads_of_clients_that_leave_or_send_slowly(model: Model, tmp_path: Path) -> None:  # noqa: F811
+    limits = Limits(drain_time=0, body_time=0.3)
+    with running(FakeClient(), model, data_dir=str(tmp_path), limits=limits) as server, client_of(server) as client:
+        head = (b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+                b"Content-Length: 100000\r\n\r\n" + HEAD % (b"file", b'; filename="a"', b"x" * 900))
+        folder = tmp_path / "files"
+        with server.connect() as sock:
+            sock.sendall(head)
+            until(lambda: len([*folder.iterdir()]) == 1)
+        until(lambda: not [*folder.iterdir()])
+        with server.connect() as sock:
+            sock.sendall(head)
+            assert b" 408 " in sock.makefile("rb").readline()
+        until(lambda: not [*folder.iterdir()])
+        assert client.files.create(file=b"x" * 9, purpose="batch").bytes == 9

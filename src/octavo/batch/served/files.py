@@ -52,6 +52,7 @@ class FileStore:
     ) -> None:
         """Raises FileError for a folder that can't be made."""
         self.folder, self._most, self._most_bytes, self.most_file = folder, most, most_bytes, most_file
+        self._coming = list[int]()  # bytes of what is being uploaded, at most
         with failures_of(folder):
             os.makedirs(folder, 0o700, exist_ok=True)
         self.files = {one.id: one for one in self._found()}
@@ -80,8 +81,8 @@ class FileStore:
     def require_room(self, nbytes: int) -> None:
         """Raise ApiError where another file of this size is too much."""
         self._remove_expired()
-        held = sum(one.bytes for one in self.files.values())
-        if len(self.files) >= self._most:
+        held = sum(one.bytes for one in self.files.values()) + sum(self._coming)
+        if len(self.files) + len(self._coming) >= self._most:
             raise full(f"there are {len(self.files)} files (allowed: {self._most}): delete some")
         if nbytes > self.most_file:
             raise ApiError(413, f"the file is larger than {self.most_file} bytes, which is the most", param="file")
@@ -89,12 +90,18 @@ class FileStore:
             raise full(f"files take {held} bytes (allowed: {self._most_bytes}): delete some")
 
     @contextmanager
-    def receiving(self) -> Iterator[str]:
-        """The path of an empty file to write what is uploaded to. It is removed at the end: see `add`."""
+    def receiving(self, nbytes: int) -> Iterator[str]:
+        """The path of a file to write what is uploaded to, of at most `nbytes`; it is removed: see `add`.
+
+        Raises ApiError where that is too much.
+        """
+        self.require_room(nbytes)
         path = os.path.join(self.folder, f".{new_id('upload-')}")
+        self._coming.append(nbytes)
         try:
             yield path
         finally:
+            self._coming.remove(nbytes)
             with suppress(OSError):
                 os.unlink(path)
 

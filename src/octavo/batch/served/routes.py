@@ -100,9 +100,9 @@ class ServedBatches:
     async def upload(self, request: Request) -> Response:
         """Take a file of requests."""
         files, owner = self.files, key_of(request)
-        length = request.headers.get("content-length", "0")
-        files.require_room(0 if not length.isdigit() else min(int(length), files.most_file))
-        with files.receiving() as path:
+        length = request.headers.get("content-length", "")
+        most = min(int(length), files.most_file) if length.isdigit() and int(length) else files.most_file
+        with files.receiving(most) as path:
             try:
                 with open(path, "xb") as file:
                     form = await receive(request, self.options.limits, file, files.most_file)
@@ -115,7 +115,6 @@ class ServedBatches:
                 raise bad(f"purpose is {(purpose or '')[:80]!r} (allowed: batch)", "purpose")
             if form.filename is None:
                 raise bad("file is missing", "file")
-            files.require_room(os.path.getsize(path))
             try:
                 found = files.add(path, owner, form.filename, purpose, seconds=seconds)
             except FileError as error:

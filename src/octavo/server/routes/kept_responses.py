@@ -88,7 +88,8 @@ class KeptResponses:
         request.scope["state"][KEEPS] = True
         if asked.store is False:
             return _Passed(self.app, body)
-        return _Passed(self.app, body, lambda response: self._keep(response, owner, items or _items(asked.input)))
+        size = len(body)
+        return _Passed(self.app, body, lambda response: self._keep(response, owner, items, asked.input, size))
 
     async def count(self, request: Request) -> Response:
         """The tokens of a response's prompt."""
@@ -116,12 +117,18 @@ class KeptResponses:
 
         return await asyncio.to_thread(made) if len(body) + len(kept.items) > LARGE else made()
 
-    async def _keep(self, response: dict[str, Any], owner: str, items: list[Any]) -> None:
-        kept = Kept(to_json(response), to_json(items))
-        if self.store.path is None:
-            self.store.put(response["id"], owner, kept)
+    async def _keep(
+        self, response: dict[str, Any], owner: str, items: list[Any] | None, given: msgspec.Raw, size: int
+    ) -> None:
+        """Keep a response to these items, or to what was `given` as input; `size`: bytes of the request."""
+        def keep() -> None:
+            whole = _items(given) if items is None else items
+            self.store.put(response["id"], owner, Kept(to_json(response), to_json(whole)))
+
+        if self.store.path is None and size <= LARGE:
+            keep()
         else:
-            await asyncio.to_thread(self.store.put, response["id"], owner, kept)
+            await asyncio.to_thread(keep)
 
     async def _begin(self, request: Request, body: bytearray, asked: _Asked, owner: str) -> Response:
         """Answer at once, and reply in the background. Raises ApiError, and ValidationError."""
