@@ -30,6 +30,7 @@ def client(front: tuple[Server, ModelsFront]) -> Iterator[openai.OpenAI]:
         yield found
 
 
+@pytest.mark.slow
 def test_a_conversation_goes_on_with_another_model_and_after_an_unload(
     front: tuple[Server, ModelsFront], client: openai.OpenAI
 ) -> None:
