@@ -11,7 +11,8 @@ from tests.page.user import DONE, SCREENS, User
 
 pytestmark = pytest.mark.browser
 NAMELESS = """[...document.querySelectorAll(
-    "button, input, select, textarea, progress, article, nav, section, dialog, a")].filter((e) => !(e.ariaLabel || e.textContent.trim() || e.labels?.length ||
+    "button, input, select, textarea, progress, article, nav, section, dialog, a")].filter((e) =>
+        !(e.ariaLabel || e.textContent.trim() || e.labels?.length ||
         document.getElementById(e.getAttribute("aria-labelledby")))).map((e) => e.outerHTML)"""
 REACHED = """[...document.querySelectorAll("a, button, summary, textarea, pre")]
     .filter((e) => !e.disabled && !e.closest("dialog") && e.checkVisibility({ visibilityProperty: true })).length"""
@@ -60,13 +61,19 @@ def test_shortcuts(user: User) -> None:
     page.fill("#prompt", "text")
     page.press("#prompt", "ArrowUp")
     assert page.locator("textarea.edit").count() == 0
+    user.say("markdown")
+    bottom = page.evaluate("document.getElementById('scroll').scrollTop")
+    page.press("#prompt", "PageUp")
+    assert page.evaluate("document.getElementById('scroll').scrollTop") < bottom
+    page.press("#prompt", "PageDown")
+    assert page.evaluate("document.getElementById('scroll').scrollTop") == bottom
     page.keyboard.press("Control+/")
     page.wait_for_selector("#keys[open]")
     listed = user.texts("#keys dt")
     assert {"Enter", "Escape", "Ctrl+Shift+O", "Ctrl+/"} < set(listed)
     page.keyboard.press("Control+Shift+O")  # nothing happens behind a dialog
     page.keyboard.press("Escape")
-    assert user.texts(".message .body") == ["two"]
+    assert user.texts(".message .body") == ["two", "markdown"]
     with page.expect_file_chooser():
         page.keyboard.press("Control+Shift+A")
     page.click("#settings")

@@ -68,7 +68,10 @@ def test_a_branch_is_shown_where_it_was_left(user: User) -> None:
 def test_a_reply_is_edited_without_asking_again(user: User) -> None:
     user.say("one")
     edit(user, 1, "It was I who said this.")
-    user.page.click("text=Save >> visible=true")
+    user.page.press("textarea.edit", "Enter")  # a line more
+    assert len(user.texts(SHOWN)) == 1
+    user.page.press("textarea.edit", "Backspace")
+    user.page.press("textarea.edit", "Control+Enter")
     assert user.texts(SHOWN) == ["one", "It was I who said this."]
     assert user.texts(".stats") == ["edited"]
     assert len(user.chat.asked) == 1

@@ -102,7 +102,7 @@ def test_a_download(several: User) -> None:
     several.problems.clear()
     page.fill("#pull input", "ORG/new:Q8_0")
     page.click("text=Download >> visible=true")
-    until(lambda: several.chat.asked[-1] == {"path": "/models", "model": "ORG/new:Q8_0"})
+    until(lambda: several.chat.asked == [{"path": "/models", "model": "ORG/new:Q8_0"}])
     page.wait_for_selector("#known >> text=ORG/new:Q8_0")
     assert page.input_value("#pull input") == ""
     parts = {"one": {"done": 30, "total": 100}, "two": {"done": 20, "total": 100}}
@@ -112,6 +112,33 @@ def test_a_download(several: User) -> None:
     happens(several, "ORG/new:Q8_0", "download_failed", why="the disk is full")
     page.wait_for_selector("#notices >> text=ORG/new:Q8_0 was not downloaded: the disk is full")
     page.wait_for_selector("#known li >> nth=3", state="detached")
+
+
+def test_models_that_are_known_once_there_is_a_key(browser: Any) -> None:
+    with serving(Chat(key="secret", models={"small": {"value": "loaded"}})) as chat:
+        user = User(browser, chat)
+        user.page.click("#key >> text=Cancel")
+        user.say("hello", wait=False)
+        user.page.fill("[name=key]", "secret")
+        user.page.click("#key >> text=Continue")
+        user.page.wait_for_selector(DONE)
+        assert chat.asked[-1]["model"] == "small"
+        assert user.texts("#choice") == ["small"]
+        user.context.close()
+
+
+def test_a_hidden_window_does_not_listen(several: User) -> None:
+    """A browser has six connections to a server, for all its windows."""
+    def listens() -> int:
+        return sum(url.endswith("models/sse") for url in several.asked)
+
+    until(lambda: listens() == 1)
+    several.page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.isHidden })")
+    for hidden, times in (("true", 1), ("false", 2)):
+        several.page.evaluate(f"window.isHidden = {hidden}; document.dispatchEvent(new Event('visibilitychange'))")
+        several.page.wait_for_timeout(200)
+        assert listens() == times
+    assert sum(url.endswith("v1/models") for url in several.asked) == 3  # what has changed meanwhile
 
 
 def test_conversations_stay_with_their_models(several: User) -> None:

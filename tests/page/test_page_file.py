@@ -40,13 +40,15 @@ def test_the_policy_allows_the_page_and_nothing_else() -> None:
 
 def test_the_files_are_short() -> None:
     lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in WEB.iterdir()}
-    assert max(lines.values()) < 150, lines
+    assert max(lines.values()) < 160, lines
     assert sum(lines.values()) < 1300, lines
 
 
 def test_each_script_is_strict_and_says_what_it_is() -> None:
     for path in WEB.glob("*.js"):
-        first, second = path.read_text(encoding="utf-8").splitlines()[:2]
+        text = path.read_text(encoding="utf-8")
+        assert path.name == "markdown.js" or max(map(len, text.splitlines())) <= 140, path.name
+        first, second = text.splitlines()[:2]
         assert first == '"use strict";', path.name
         assert second.startswith("/* "), path.name
 

@@ -9,10 +9,13 @@ function bodyOf(one, asked) {
   });
   if (one.system) messages.unshift({ role: "system", content: one.system });
   const sampling = {};
-  for (const name of ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"]) if (Number.isFinite(settings[name])) sampling[name] = settings[name];
+  for (const name of ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"]) {
+    if (Number.isFinite(settings[name])) sampling[name] = settings[name];
+  }
   if (settings.thinking) sampling.chat_template_kwargs = { enable_thinking: settings.thinking === "on" };
   const tools = toolsOf(settings.tools ?? "");
-  return { ...(several() ? { model: asked.model } : {}), messages, stream: true, stream_options: { include_usage: true }, ...sampling, ...(tools.length ? { tools } : {}) };
+  const named = several() ? { model: asked.model } : {}, calls = tools.length ? { tools } : {};
+  return { ...named, messages, stream: true, stream_options: { include_usage: true }, ...sampling, ...calls };
 }
 function ask(parent, text, files = []) {
   reply(add(chat, parent, { role: "user", content: text, ...(files.length ? { files } : {}) }));
@@ -28,8 +31,8 @@ function again(message) {
   else reply(null, message);
 }
 async function reply(parent, message = null) {
-  const empty = { role: "assistant", content: "", reasoning: "" };
-  if (message) { for (const name of ["error", "stopped", "stats"]) delete message[name]; } else message = add(chat, parent, empty);
+  if (message) for (const name of ["error", "stopped", "stats"]) delete message[name];
+  else message = add(chat, parent, { role: "assistant", content: "", reasoning: "" });
   const clock = { sent: performance.now(), first: 0, pieces: 0, usage: null, timings: null, whole: false };
   message.model = chat.model = chosen()?.id ?? chat.model;
   live = { chat, message, clock, controller: new AbortController(), element: null };
@@ -40,6 +43,10 @@ async function reply(parent, message = null) {
   strayed();
   tell("Waiting for the reply");
   try {
+    if (!models.length) { // they could not be asked for before
+      await greet();
+      message.model = mine.chat.model = chosen()?.id ?? mine.chat.model;
+    }
     const response = await post("v1/chat/completions", bodyOf(mine.chat, message), { signal: mine.controller.signal });
     for await (const event of events(response.body)) take(event, message, clock);
     if (!clock.whole) message.error = "The reply broke off: the server ended it early.";
@@ -52,7 +59,8 @@ async function reply(parent, message = null) {
   buttons();
   if (shelf.getItem(PREFIX + mine.chat.id) || unkept.has(mine.chat.id)) keepChat(mine.chat);
   if (mine.chat === chat) { refresh(mine); used(); }
-  tell(message.error ? "" : `Reply${message.stopped ? ", stopped" : ""}: ${message.content || (message.calls ? `calls ${message.calls.map((call) => call.name).join(", ")}` : "empty")}`);
+  const calls = message.calls?.map((call) => call.name).join(", ");
+  tell(message.error ? "" : `Reply${message.stopped ? ", stopped" : ""}: ${message.content || (calls ? `calls ${calls}` : "empty")}`);
 }
 function take(event, message, clock) {
   if (event.error) throw new Error(event.error.message);
@@ -90,7 +98,9 @@ function finish(message, clock) {
   if (usage) message.used = usage.prompt_tokens + tokens;
   const seconds = (performance.now() - clock.first) / 1000, cached = usage?.prompt_tokens_details?.cached_tokens;
   const rate = timings?.predicted_per_second ?? (tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0);
-  const speed = [`${tokens} token${tokens === 1 ? "" : "s"}`, rate && `${rate.toFixed(1)} a second`, `first after ${((clock.first - clock.sent) / 1000).toFixed(2)} s`,
+  const speed = [`${tokens} token${tokens === 1 ? "" : "s"}`, rate && `${rate.toFixed(1)} a second`,
+    `first after ${((clock.first - clock.sent) / 1000).toFixed(2)} s`,
     cached !== undefined && `${cached.toLocaleString()} of ${usage.prompt_tokens.toLocaleString()} cached`];
-  message.stats = [...(clock.first ? speed : []), message.cut && "cut at the limit", message.stopped && "stopped"].filter(Boolean).join(" · ");
+  const ends = [message.cut && "cut at the limit", message.stopped && "stopped"];
+  message.stats = [...(clock.first ? speed : []), ...ends].filter(Boolean).join(" · ");
 }

@@ -5,13 +5,14 @@ const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 /* Keys, what they do, and as what they are heard here; those without that are heard where they act. */
 const KEYS = [
   ["Enter", "Send the message"], ["Shift+Enter", "Start a new line"], ["Escape", "Stop the reply, or leave what is open"],
-  ["↑ in an empty box", "Edit the last message"],
+  ["↑ in an empty box", "Edit the last message"], ["Ctrl+Enter", "Save a reply that is edited"],
+  ["Page Up, Page Down", "Scroll through the conversation"],
   ["Ctrl+Shift+O", "New conversation", "c s o", () => open(fresh())],
   ["Alt+↑", "Conversation above in the list", "a arrowup", () => neighbour(-1)],
   ["Alt+↓", "Conversation below in the list", "a arrowdown", () => neighbour(1)],
   ["Ctrl+Shift+L", "Choose, load or unload a model", "c s l", () => { if (!$("choice").hidden) $("choice").click(); }],
   ["Ctrl+Shift+A", "Attach files", "c s a", () => $("attach").click()],
-  ["Ctrl+Shift+G", "Another version of the last reply", "c s g", () => { const last = branch().at(-1); if (last?.role === "assistant") again(last); }],
+  ["Ctrl+Shift+G", "Another version of the last reply", "c s g", () => anotherReply()],
   ["Ctrl+/", "This list", "c /", () => $("keys").showModal()],
 ];
 
@@ -39,6 +40,10 @@ function side(shown) {
   document.querySelector("main").inert = shown;
   if (shown) $("new").focus(); else if (was) $("menu").focus();
 }
+function anotherReply() {
+  const last = branch().at(-1);
+  if (last?.role === "assistant") again(last);
+}
 function neighbour(step) {
   const titles = [...document.querySelectorAll("#chats .title")];
   const at = titles.findIndex((one) => one.hasAttribute("aria-current"));
@@ -58,6 +63,10 @@ $("ask").addEventListener("submit", (event) => {
 $("prompt").addEventListener("input", () => { grow(); keepDraft(); });
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); if (!live) $("ask").requestSubmit(); }
+  if (event.key.startsWith("Page") && $("prompt").scrollHeight <= $("prompt").clientHeight) {
+    event.preventDefault();
+    $("scroll").scrollBy(0, (event.key === "PageUp" ? -0.9 : 0.9) * $("scroll").clientHeight);
+  }
   if (event.key === "ArrowUp" && !$("prompt").value && !event.altKey) {
     const last = [...document.querySelectorAll(".message.user")].at(-1);
     if (last && !live) { event.preventDefault(); last.querySelector('[aria-label="Edit"]')?.click(); }
@@ -65,8 +74,13 @@ $("prompt").addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]")) return;
-  if (event.key === "Escape") { if (document.body.classList.contains("side-open")) side(false); else if (live) live.controller.abort(); return; }
-  const pressed = [(event.ctrlKey || (MAC && event.metaKey)) && "c", event.altKey && "a", event.shiftKey && event.key !== "/" && "s", event.key.toLowerCase()].filter(Boolean).join(" ");
+  if (event.key === "Escape") {
+    if (document.body.classList.contains("side-open")) side(false); else live?.controller.abort();
+    return;
+  }
+  const { key, ctrlKey, metaKey, altKey, shiftKey } = event;
+  const held = [(ctrlKey || (MAC && metaKey)) && "c", altKey && "a", shiftKey && key !== "/" && "s"].filter(Boolean);
+  const pressed = [...held, key.toLowerCase()].join(" ");
   const found = KEYS.find(([, , keys]) => keys === pressed);
   if (found) { event.preventDefault(); found[3](); }
 });
@@ -93,32 +107,44 @@ $("shade").addEventListener("click", () => side(false));
 $("choice").addEventListener("click", () => { refused(""); $("models").showModal(); });
 $("pull").addEventListener("submit", (event) => { event.preventDefault(); pull(); });
 for (const button of document.querySelectorAll("dialog .shut")) button.addEventListener("click", () => button.closest("dialog").close());
+const fields = () => $("options").querySelectorAll("[name]");
 $("settings").addEventListener("click", () => {
-  for (const field of $("options").querySelectorAll("[name]")) field.value = (field.name === "system" ? chat.system : settings[field.name]) ?? "";
+  for (const field of fields()) field.value = (field.name === "system" ? chat.system : settings[field.name]) ?? "";
   $("options").returnValue = "";
   $("options").showModal();
 });
 $("options").querySelector("[name=tools]").addEventListener("input", ({ target }) => {
-  try { toolsOf(target.value); target.setCustomValidity(""); } catch (error) { target.setCustomValidity(`Tools are a list in JSON: ${error.message}`); }
+  target.setCustomValidity("");
+  try { toolsOf(target.value); } catch (error) { target.setCustomValidity(`Tools are a list in JSON: ${error.message}`); }
 });
 $("options").addEventListener("close", () => {
   if ($("options").returnValue !== "save") return;
-  for (const field of $("options").querySelectorAll("[name]")) settings[field.name] = field.type === "number" ? (field.value === "" ? null : Number(field.value)) : field.value;
+  for (const field of fields()) {
+    settings[field.name] = field.type === "number" ? (field.value === "" ? null : Number(field.value)) : field.value;
+  }
   chat.system = settings.system;
   keep("octavo.settings", settings);
   if (chat.messages.length) keepChat();
   theme();
 });
 $("show-keys").addEventListener("click", () => { $("options").close("cancel"); $("keys").showModal(); });
-$("keys").querySelector("dl").append(...KEYS.map(([keys, what]) =>
-  make("div", {}, make("dt", {}, make("kbd", { text: MAC ? keys.replace("Ctrl", "⌘").replace("Alt", "⌥") : keys })), make("dd", { text: what }))));
+for (const [keys, what] of KEYS) {
+  const text = MAC ? keys.replace("Ctrl", "⌘").replace("Alt", "⌥") : keys;
+  $("keys").querySelector("dl").append(make("div", {}, make("dt", {}, make("kbd", { text })), make("dd", { text: what })));
+}
 /* Another window has added to the conversation that is open here, or removed one. */
 window.addEventListener("storage", ({ key }) => {
-  if (key === PREFIX + chat.id && live?.chat !== chat && !document.querySelector("textarea.edit") && kept(chat.id)) { chat = kept(chat.id); draw(); }
+  const free = live?.chat !== chat && !document.querySelector("textarea.edit");
+  if (key === PREFIX + chat.id && free && kept(chat.id)) { chat = kept(chat.id); draw(); }
   listChats();
 });
 window.addEventListener("beforeunload", (event) => { if (unkept.size) event.preventDefault(); });
-window.addEventListener("pagehide", () => { if (live) { live.message.stopped = true; finish(live.message, live.clock); keepChat(live.chat); } });
+window.addEventListener("pagehide", () => {
+  if (!live) return;
+  live.message.stopped = true;
+  finish(live.message, live.clock);
+  keepChat(live.chat);
+});
 window.addEventListener("online", greet);
 theme();
 open(remembered());

@@ -8,9 +8,14 @@ const unkept = new Map(); // conversations for which there was no room
 
 function storage(name) {
   try { if (window[name]) return window[name]; } catch { /* it is forbidden */ }
-  return Object.create({ getItem(key) { return this[key] ?? null; }, setItem(key, value) { this[key] = value; }, removeItem(key) { delete this[key]; } });
+  const methods = {
+    getItem(key) { return this[key] ?? null; }, setItem(key, value) { this[key] = value; }, removeItem(key) { delete this[key]; },
+  };
+  return Object.create(methods);
 }
-const saved = (name, otherwise, where = shelf) => { try { return JSON.parse(where.getItem(name)) ?? otherwise; } catch { return otherwise; } };
+function saved(name, otherwise, where = shelf) {
+  try { return JSON.parse(where.getItem(name)) ?? otherwise; } catch { return otherwise; }
+}
 function keep(name, value) {
   try { shelf.setItem(name, JSON.stringify(value)); return true; } catch { notice(FULL); return false; } // what was there is there still
 }
@@ -58,10 +63,10 @@ function switchTo(one, message) {
   return message;
 }
 
-function keepChat(one = chat) {
+function keepChat(one = chat, updated = Date.now()) {
   const known = new Set(one.messages.map((message) => message.id));
   one.messages.push(...(adopted(saved(PREFIX + one.id, null))?.messages ?? []).filter((message) => !known.has(message.id)));
-  one.updated = Date.now();
+  one.updated = updated;
   const first = branch(one)[0];
   one.title = (first?.content || first?.files?.[0]?.name || "").trim().split("\n")[0].slice(0, 60);
   if (keep(PREFIX + one.id, one)) unkept.delete(one.id); else unkept.set(one.id, one);
@@ -88,7 +93,8 @@ function listChats() {
   const all = allChats(), names = [...new Set(all.map((one) => one.model).filter(Boolean))].sort();
   const chosen = names.includes($("filter").value) ? $("filter").value : "";
   $("filter").hidden = names.length < 2;
-  $("filter").replaceChildren(...(names.length < 2 ? [] : ["", ...names]).map((name) => make("option", { value: name, text: name || "All models" })));
+  const choices = names.length < 2 ? [] : ["", ...names];
+  $("filter").replaceChildren(...choices.map((name) => make("option", { value: name, text: name || "All models" })));
   $("filter").value = chosen;
   const rows = [];
   let day = "";
@@ -96,15 +102,18 @@ function listChats() {
     const then = dayOf(one.updated);
     if (then !== day) rows.push(make("li", { class: "day", text: day = then }));
     const here = one.id === chat.id;
-    const title = make("button", { class: "title", title: one.title, onclick: () => open(one), ...(here ? { "aria-current": "true" } : {}) },
-      make("span", { text: one.title || "Untitled", dir: "auto" }), ...(names.length > 1 && !chosen && one.model ? [make("small", { text: one.model })] : []));
+    const name = make("span", { text: one.title || "Untitled", dir: "auto" });
+    const model = names.length > 1 && !chosen && one.model ? [make("small", { text: one.model })] : [];
+    const title = make("button", { class: "title", title: one.title, onclick: () => open(one) }, name, ...model);
+    if (here) title.setAttribute("aria-current", "true");
     rows.push(make("li", here ? { class: "open" } : {}, title, remover(one)));
   }
   $("chats").replaceChildren(...rows);
 }
 function dayOf(time) {
   const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(time).setHours(0, 0, 0, 0)) / 864e5);
-  return days < 1 ? "Today" : days < 2 ? "Yesterday" : days < 8 ? "Last week" : new Date(time).toLocaleDateString(undefined, { month: "long", year: "numeric" });
+  return days < 1 ? "Today" : days < 2 ? "Yesterday" : days < 8 ? "Last week"
+    : new Date(time).toLocaleDateString(undefined, { month: "long", year: "numeric" });
 }
 function remover(one) {
   const button = make("button", { class: "remove icon", "aria-label": `Remove ${one.title}`, title: "Remove", onclick: () => {

@@ -58,7 +58,8 @@ function contentOf({ content, files = [] }) {
 function keepDraft() {
   const text = $("prompt").value;
   try {
-    if (text || attached.length) desk.setItem("octavo.draft", JSON.stringify({ text, files: attached })); else desk.removeItem("octavo.draft");
+    if (text || attached.length) desk.setItem("octavo.draft", JSON.stringify({ text, files: attached }));
+    else desk.removeItem("octavo.draft");
   } catch { try { desk.setItem("octavo.draft", JSON.stringify({ text, files: [] })); } catch { /* it is on the page */ } }
 }
 function restoreDraft() {

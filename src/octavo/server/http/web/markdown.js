@@ -49,7 +49,7 @@ function coloured(code) {
 }
 function codeBlock(language, code) {
   const bar = make("div", {}, make("span", { text: language || "text" }), copier(() => code));
-  return make("div", { class: "code" }, bar, make("pre", { tabindex: "0" }, make("code", {}, ...coloured(code))));
+  return make("div", { class: "code" }, bar, make("pre", { tabindex: "0", dir: "ltr" }, make("code", {}, ...coloured(code))));
 }
 
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
@@ -99,14 +99,14 @@ function list(lines) {
     const least = Math.min(...own.slice(1).filter((line) => line.trim()).map((line) => line.search(/\S/)));
     const text = [own[0], ...own.slice(1).map((line) => line.slice(Number.isFinite(least) ? least : 0))].join("\n").trimEnd();
     const parts = blocks(text);
-    const node = make("li", {});
+    const node = make("li", { dir: "auto" });
     for (const [kind, inner] of parts) node.append(...(kind === "paragraph" && parts[0][1] === inner ? inline(inner.join("\n")) : [block(kind, inner)]));
     element.append(node);
   }
   return element;
 }
 function table(lines) {
-  const row = (line, tag) => make("tr", {}, ...cells(line).map((cell) => make(tag, {}, ...inline(cell.replaceAll("\\|", "|")))));
+  const row = (line, tag) => make("tr", {}, ...cells(line).map((cell) => make(tag, { dir: "auto" }, ...inline(cell.replaceAll("\\|", "|")))));
   const body = lines.slice(2).map((line) => row(line, "td"));
   return make("div", { class: "table" }, make("table", {}, make("thead", {}, row(lines[0], "th")), make("tbody", {}, ...body)));
 }
@@ -115,12 +115,12 @@ function block(kind, lines) {
   if (kind === "rule") return make("hr");
   if (kind === "heading") {
     const level = /^#+/.exec(lines[0])[0].length;
-    return make(`h${Math.min(level, 4) + 1}`, {}, ...inline(lines[0].slice(level).replace(/\s#+\s*$/, "").trim()));
+    return make(`h${Math.min(level, 4) + 1}`, { dir: "auto" }, ...inline(lines[0].slice(level).replace(/\s#+\s*$/, "").trim()));
   }
   if (kind === "quote") return make("blockquote", {}, ...blocks(lines.map((line) => line.replace(/^\s{0,3}> ?/, "")).join("\n")).map((b) => block(...b)));
   if (kind === "list") return list(lines);
   if (kind === "table") return table(lines);
-  return make("p", {}, ...inline(lines.join("\n")));
+  return make("p", { dir: "auto" }, ...inline(lines.join("\n")));
 }
 /* Show `text` in `element`: blocks that are there already stay, so that a selection in them does. */
 function show(element, text) {

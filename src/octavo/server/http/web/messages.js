@@ -7,21 +7,23 @@ function open(one) {
   draw();
   listChats();
   if (models.length) drawModels();
-  $("prompt").focus({ preventScroll: true });
+  if (matchMedia("(hover: hover)").matches) $("prompt").focus({ preventScroll: true }); // or a keyboard would cover a phone
 }
 function draw() {
   const shown = branch();
   $("log").replaceChildren(...shown.map(view));
   if (!shown.length) {
     const ideas = IDEAS.map((text) => pressed(text, () => say(text)));
-    $("log").append(make("div", { id: "empty" }, make("h2", { text: "What shall we talk about?" }), make("div", { id: "ideas" }, ...ideas)));
+    const heading = make("h2", { text: "What shall we talk about?" });
+    $("log").append(make("div", { id: "empty" }, heading, make("div", { id: "ideas" }, ...ideas)));
   }
   used();
   $("scroll").scrollTop = $("scroll").scrollHeight;
 }
 function used() {
   const last = branch().findLast((message) => message.used);
-  $("context").textContent = last && contextSize ? `${Math.min(last.used, contextSize).toLocaleString()} of ${contextSize.toLocaleString()} tokens` : "";
+  const most = contextSize?.toLocaleString();
+  $("context").textContent = last && contextSize ? `${Math.min(last.used, contextSize).toLocaleString()} of ${most} tokens` : "";
 }
 const SPEAKERS = { user: "You", assistant: "Reply", tool: "Result" };
 function view(message) {
@@ -32,12 +34,14 @@ function view(message) {
 }
 function drawMessage(element, message) {
   if (message.role === "user") drawQuestion(element, message);
-  else if (message.role === "tool") element.replaceChildren(folded(`Result of ${message.name}`, sizeOf(message.content.length), message.content, "file result"));
-  else drawReply(element, message);
+  else if (message.role === "tool") {
+    element.replaceChildren(folded(`Result of ${message.name}`, sizeOf(message.content.length), message.content));
+  } else drawReply(element, message);
 }
 function drawQuestion(element, message) {
   const files = (message.files ?? []).map(({ name, size, text }) => folded(name, sizeOf(size), text));
-  const row = make("div", { class: "tools" }, ...branches(message), copier(() => message.content), tool("edit", "Edit", () => edit(element, message)));
+  const row = make("div", { class: "tools" }, ...branches(message), copier(() => message.content),
+    tool("edit", "Edit", () => edit(element, message)));
   element.replaceChildren(...(files.length ? [make("div", { class: "files" }, ...files)] : []),
     ...(message.content ? [make("div", { class: "body", dir: "auto", text: message.content })] : []), row);
 }
@@ -45,7 +49,7 @@ function drawReply(element, message) {
   const growing = live?.message === message;
   let text = element.querySelector(":scope > .text");
   if (!text) {
-    text = make("div", { class: "text", dir: "auto" });
+    text = make("div", { class: "text" });
     element.replaceChildren(text);
   }
   element.setAttribute("aria-busy", growing);
@@ -53,7 +57,8 @@ function drawReply(element, message) {
   drawThoughts(element, text, message, growing);
   const waits = growing && !message.content && !message.reasoning && !message.calls;
   text.classList.toggle("wait", waits);
-  if (waits) text.dataset.why = isBusy(chosen()) ? `${chosen().id} is ${wordOf(chosen().status)}` : ""; else delete text.dataset.why;
+  const its = models.find((one) => one.id === message.model);
+  if (waits && isBusy(its)) text.dataset.why = `${its.id} is ${wordOf(its.status)}`; else delete text.dataset.why;
   if (growing || !element.querySelector(":scope > .results")) {
     element.querySelectorAll(":scope > .call").forEach((old) => old.remove());
     element.append(...(message.calls ?? []).map(callView));
@@ -61,12 +66,13 @@ function drawReply(element, message) {
   }
   element.querySelectorAll(":scope > .tools, :scope > .error").forEach((old) => old.remove());
   if (message.error) element.append(make("div", { class: "error", role: "alert", text: message.error }));
-  const mixed = new Set(branch().map((one) => one.model).filter(Boolean)).size > 1;
-  const stats = [mixed && message.model, message.stats].filter(Boolean).join(" · ").split(/(?<=·) /).flatMap((part, i) => (part ? [i ? " " : "", make("span", { text: part })] : []));
+  const mixed = new Set(chat.messages.map((one) => one.model).filter(Boolean)).size > 1;
+  const parts = [mixed && message.model, message.stats].filter(Boolean).join(" · ").split(/(?<=·) /).filter(Boolean);
+  const stats = parts.flatMap((text, i) => [i ? " " : "", make("span", { text })]);
   const row = make("div", { class: "tools" }, ...branches(message), make("span", { class: "stats" }, ...stats));
   if (!growing) {
-    row.append(make("div", {}, ...(message.content ? [copier(() => message.content), tool("edit", "Edit", () => edit(element, message))] : []),
-      tool("again", "Regenerate", () => again(message))));
+    const own = message.content ? [copier(() => message.content), tool("edit", "Edit", () => edit(element, message))] : [];
+    row.append(make("div", {}, ...own, tool("again", "Regenerate", () => again(message))));
   }
   element.append(row);
 }
@@ -75,7 +81,7 @@ function drawThoughts(element, text, message, growing) {
   let details = element.querySelector(":scope > details");
   if (!message.reasoning) { details?.remove(); return; }
   if (!details) {
-    details = make("details", {}, make("summary"), make("div", { class: "text", dir: "auto" }));
+    details = make("details", {}, make("summary"), make("div", { class: "text" }));
     details.addEventListener("toggle", () => { if (details.open) show(details.lastChild, message.reasoning); });
     text.before(details);
   }
@@ -92,7 +98,7 @@ function branches(message) {
   const to = (step, name, label) => {
     const button = tool(name, label, () => {
       switchTo(chat, all[at + step]);
-      keepChat();
+      keepChat(chat, chat.updated);
       const top = $("scroll").scrollTop;
       draw();
       $("scroll").scrollTop = top;
@@ -124,10 +130,12 @@ function edit(element, message) {
   area.value = message.content;
   area.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { event.stopPropagation(); cancel(); }
-    if (event.key === "Enter" && event.shiftKey !== asks && !event.isComposing) { event.preventDefault(); save(); }
+    const sends = event.key === "Enter" && !event.isComposing && (asks ? !event.shiftKey : event.ctrlKey || event.metaKey);
+    if (sends) { event.preventDefault(); save(); }
   });
   drawFiles();
-  element.replaceChildren(row, area, make("div", { class: "row" }, pressed("Cancel", cancel), pressed(asks ? "Send" : "Save", save, "primary")));
+  const ends = make("div", { class: "row" }, pressed("Cancel", cancel), pressed(asks ? "Send" : "Save", save, "primary"));
+  element.replaceChildren(row, area, ends);
   area.style.height = `${Math.min(area.scrollHeight + 4, innerHeight / 2)}px`;
   area.focus();
 }

@@ -15,7 +15,7 @@ function partOf({ value, progress }) {
   return total ? files.reduce((sum, file) => sum + file.done, 0) / total : undefined;
 }
 const percent = (status) => { const part = partOf(status); return part === undefined ? "" : ` ${Math.round(100 * part)}%`; };
-const wordOf = ({ value, failed, ...more }) => value === "unloaded" ? (failed ? "failed" : "not loaded") : value + percent({ value, ...more });
+const wordOf = (status) => status.value === "unloaded" ? (status.failed ? "failed" : "not loaded") : status.value + percent(status);
 
 async function greet() {
   try {
@@ -24,7 +24,8 @@ async function greet() {
     if (several() || !models.length) listen();
     const one = chosen();
     if (!one || (one.status && one.status.value !== "loaded")) return;
-    const { params } = (await (await request(one.status ? `props?model=${encodeURIComponent(one.id)}` : "props")).json()).default_generation_settings;
+    const path = one.status ? `props?model=${encodeURIComponent(one.id)}` : "props";
+    const { params } = (await (await request(path)).json()).default_generation_settings;
     for (const name of ["temperature", "top_p", "top_k", "min_p"]) $("options").querySelector(`[name=${name}]`).placeholder = params[name];
   } catch (error) {
     if (!models.length) { $("model").hidden = false; $("model").textContent = error.message.replace(/\.$/, ""); }
@@ -56,7 +57,8 @@ function bar(element, one) {
 /* A conversation stays with the model that it was with, for as long as the server has that. */
 function strayed() {
   const gone = chat.model && models.length && !models.some((one) => one.id === chat.model);
-  $("strayed").textContent = gone ? `This conversation was with ${chat.model}, which this server does not have: ${chosen().id} goes on with it.` : "";
+  $("strayed").textContent = !gone ? ""
+    : `This conversation was with ${chat.model}, which this server does not have: ${chosen().id} goes on with it.`;
 }
 /* Rows stay where they are while what they say changes, so that the focus does. */
 function drawRows() {
@@ -65,7 +67,8 @@ function drawRows() {
     const row = rowsOf.get(one.id), { value, why = "", progress } = one.status;
     const bytes = Object.values(one.memory ?? {}).reduce((sum, part) => sum + part, 0);
     row.choice.setAttribute("aria-current", one === chosen());
-    row.state.textContent = [wordOf(one.status), isBusy(one) && progress?.what, value === "loaded" && bytes && sizeOf(bytes)].filter(Boolean).join(" · ");
+    const more = [isBusy(one) && progress?.what, value === "loaded" && bytes && sizeOf(bytes)];
+    row.state.textContent = [wordOf(one.status), ...more].filter(Boolean).join(" · ");
     row.why.textContent = why;
     bar(row.bar, one);
     row.act.textContent = { loaded: "Unload", loading: "Cancel", downloading: "Cancel" }[value] ?? "Load";
@@ -83,7 +86,7 @@ function newRow(name) {
 function choose(name) {
   settings.model = chat.model = name;
   keep("octavo.settings", settings);
-  if (chat.messages.length) keepChat();
+  if (chat.messages.length) keepChat(chat, chat.updated);
   $("models").close();
   $("prompt").focus();
   drawModels();
@@ -110,8 +113,8 @@ async function listen() {
     const hidden = new AbortController(); // browsers have few connections to a server for all its windows
     document.addEventListener("visibilitychange", () => hidden.abort(), { once: true });
     try {
-      if (!document.hidden) for await (const event of events((await request("models/sse", { signal: hidden.signal })).body)) await hear(event);
-      else await new Promise((resolve) => hidden.signal.addEventListener("abort", resolve));
+      if (document.hidden) await new Promise((resolve) => hidden.signal.addEventListener("abort", resolve));
+      else for await (const event of events((await request("models/sse", { signal: hidden.signal })).body)) await hear(event);
     } catch { /* it is asked again */ }
     if (!hidden.signal.aborted) await pause(2000);
     await greet();

@@ -1,6 +1,8 @@
 "use strict";
 /* Talking to the server: paths are relative, so that the page works below a proxy's path too. While the server is away the page says so,
    keeps what is written, and asks again. */
+const AWAY = "The server can't be reached. Conversations and what you write are kept in this browser; replies have to wait. "
+  + "Trying again…";
 class AwayError extends Error {}
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 let away = false;
@@ -30,13 +32,14 @@ function lost(error) {
 function isAway(now) {
   if (away === now) return;
   away = now;
-  $("away").textContent = away ? "The server can't be reached. Conversations and what you write are kept in this browser; replies have to wait. Trying again…" : "";
+  $("away").textContent = away ? AWAY : "";
   tell(away ? "" : "The server is there again");
   if (away) comeBack();
 }
 async function comeBack() {
   for (let i = 0; away; i++) {
-    await Promise.race([pause(Math.min(1000 * (i + 1), 10000)), new Promise((resolve) => addEventListener("online", resolve, { once: true }))]);
+    const online = new Promise((resolve) => addEventListener("online", resolve, { once: true }));
+    await Promise.race([pause(Math.min(1000 * (i + 1), 10000)), online]);
     await greet();
   }
 }

@@ -3,7 +3,8 @@
 function toolsOf(text) {
   if (!text.trim()) return [];
   const found = [JSON.parse(text)].flat();
-  for (const one of found) if (typeof (one?.function ?? one)?.name !== "string") throw new Error("each tool needs a `name`, or a `function` that has one");
+  const nameless = found.some((one) => typeof (one?.function ?? one)?.name !== "string");
+  if (nameless) throw new Error("each tool needs a `name`, or a `function` that has one");
   return found.map((one) => (one.function ? one : { type: "function", function: one }));
 }
 /* A call as its name and a row for each argument, or as the text that came where that is not an object. */
@@ -19,9 +20,11 @@ function callView({ name, arguments: text }) {
 }
 /* A field for the result of each call, at the end of a branch whose reply called something. */
 function resultForm(message) {
-  const fields = message.calls.map(({ name }) => make("textarea", { rows: "2", "aria-label": `Result of ${name}`, placeholder: `What ${name} gave` }));
+  const fields = message.calls.map(({ name }) =>
+    make("textarea", { rows: "2", "aria-label": `Result of ${name}`, placeholder: `What ${name} gave`, dir: "auto" }));
   const send = () => {
-    if (live || fields.some((field) => !field.value.trim())) { fields.find((field) => !field.value.trim())?.focus(); return; }
+    const missing = fields.find((field) => !field.value.trim());
+    if (live || missing) { missing?.focus(); return; }
     let last = message;
     message.calls.forEach(({ id, name }, i) => { last = add(chat, last, { role: "tool", call: id, name, content: fields[i].value }); });
     reply(last);
