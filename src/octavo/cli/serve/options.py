@@ -128,7 +128,8 @@ def engine_options(
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
         lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline, step_timeout=limits.step_timeout,
-        weight_cache=where.weight_cache,
+        weight_cache=where.weight_cache, n_cpu_moe=where.cpu_experts,
+        override_tensor=tuple(where.overrides.items()),
     )
 
 
