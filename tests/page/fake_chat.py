@@ -79,6 +79,7 @@ class Chat:
     models  how each of several models is, by their names; {} for a server of one
     told    events that those who listen are sent, once each
     empty   whether it is one of several models that has none yet
+    listened, looked  how often somebody began to listen, and asked for the models
     """
 
     key: str | None = None
@@ -88,9 +89,12 @@ class Chat:
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     told: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     empty: bool = False
+    listened: int = 0
+    looked: int = 0
 
     def rows(self) -> list[dict[str, Any]]:
         """What /v1/models says."""
+        self.looked += 1
         if not self.models and not self.empty:
             return [{"id": "demo-model", "meta": {"n_ctx": 4096}}]
         return [{"id": name, "status": status, **({"meta": {"n_ctx": 512}} if status["value"] == "loaded" else {})}
@@ -157,6 +161,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def tell(self) -> None:
         """Send events as they come."""
+        self.chat.listened += 1
         self.begin_stream()
         with suppress(OSError):
             while (event := self.chat.told.get()) is not None:

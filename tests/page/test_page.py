@@ -11,6 +11,7 @@ import octavo
 from tests.page.fake_chat import USUAL, Chat, serving
 from tests.page.user import DONE, User
 from tests.server.live_server import running_model
+from tests.server.scripted_engine import until
 
 pytestmark = pytest.mark.browser
 STATS = (
@@ -302,8 +303,7 @@ def test_a_reply_goes_on_while_another_conversation_is_open(user: User) -> None:
     assert user.texts(".message") == []
     user.page.click("#chats .title")
     length = len(user.texts(".message > .text")[0])
-    user.page.wait_for_timeout(300)
-    assert len(user.texts(".message > .text")[0]) > length
+    until(lambda: len(user.texts(".message > .text")[0]) > length)
     user.page.click("[aria-label=Stop]")
     user.page.wait_for_selector(DONE)
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.limits import HANG_S
 from tests.page.fake_chat import Chat
 
 CHROMIUM = shutil.which("chromium")
@@ -25,7 +26,7 @@ class User:
 
     def __init__(self, browser: Any, chat: Chat, **options: Any) -> None:
         self.context = browser.new_context(**options)
-        self.context.set_default_timeout(10_000)
+        self.context.set_default_timeout(1000 * HANG_S)
         self.chat, self.page = chat, self.context.new_page()
         self.problems: list[str] = []
         self.asked: list[str] = []
