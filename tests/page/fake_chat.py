@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -56,6 +57,16 @@ HOSTILE = """\
 `<svg onload=window.hacked=1>` | <iframe src="javascript:window.hacked=1">
 """
 
+
+def called(*calls: str) -> Iterator[dict[str, Any]]:
+    """The deltas of calls, given as names and arguments in turn."""
+    for i, (name, arguments) in enumerate(zip(calls[::2], calls[1::2], strict=True)):
+        first = {"name": name, "arguments": ""}
+        yield {"tool_calls": [{"index": i, "id": f"call_{i}", "type": "function", "function": first}]}
+        for piece in (arguments[:7], arguments[7:]):
+            yield {"tool_calls": [{"index": i, "function": {"arguments": piece}}]}
+
+
 USUAL = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0}
 
 
@@ -67,6 +78,8 @@ class Chat:
     left    replies that ended because the page left
     models  how each of several models is, by their names; {} for a server of one
     told    events that those who listen are sent, once each
+    empty   whether it is one of several models that has none yet
+    listened, looked  how often somebody began to listen, and asked for the models
     """
 
     key: str | None = None
@@ -75,10 +88,14 @@ class Chat:
     left: int = 0
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     told: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+    empty: bool = False
+    listened: int = 0
+    looked: int = 0
 
     def rows(self) -> list[dict[str, Any]]:
         """What /v1/models says."""
-        if not self.models:
+        self.looked += 1
+        if not self.models and not self.empty:
             return [{"id": "demo-model", "meta": {"n_ctx": 4096}}]
         return [{"id": name, "status": status, **({"meta": {"n_ctx": 512}} if status["value"] == "loaded" else {})}
                 for name, status in self.models.items()]
@@ -87,9 +104,12 @@ class Chat:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
-    def pieces(self, messages: list[dict[str, str]]) -> Iterator[dict[str, str]]:
+    def pieces(self, messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """The deltas of a reply."""
-        said = messages[-1]["content"]
+        said = messages[-1]["content"].split("\n")[-1]
+        if said == "call":
+            yield from called("weather", '{"city": "Ulm <b>", "days": 2}', "note", "not JSON")
+            return
         if said == "think":
             yield {"reasoning_content": "Let me "}
             yield {"reasoning_content": "see."}
@@ -141,6 +161,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def tell(self) -> None:
         """Send events as they come."""
+        self.chat.listened += 1
         self.begin_stream()
         with suppress(OSError):
             while (event := self.chat.told.get()) is not None:
@@ -157,7 +178,12 @@ class Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.refused():
             return
-        if self.path.startswith("/models/"):
+        if self.path.startswith("/models"):
+            if request["model"] == "taken":
+                self.answer(400, {"error": {"message": "taken is not a hub name"}})
+                return
+            if self.path == "/models":
+                self.chat.models[request["model"]] = {"value": "downloading", "progress": {}}
             self.chat.asked.append({"path": self.path, **request})
             self.answer(200, {"success": True})
             return
@@ -182,7 +208,12 @@ class Handler(BaseHTTPRequestHandler):
             if said == "break" and count == 2:
                 self.event({"error": {"message": "the engine has gone"}})
                 return
-        usage = {"prompt_tokens": 4092 if said == "full" else 100, "completion_tokens": count}
+            if said == "cut off" and count == 2:
+                return
+        finish = "tool_calls" if said == "call" else "stop"
+        self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+        usage = {"prompt_tokens": 4092 if said == "full" else 100, "completion_tokens": count,
+                 "prompt_tokens_details": {"cached_tokens": 76}}
         self.event({"choices": [], "usage": usage, "timings": {"predicted_per_second": 42.25}})
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -191,11 +222,17 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # a browser that leaves
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(chat: Chat) -> Iterator[Chat]:
     """Runs the server in threads of its own."""
     handler = type("Bound", (Handler,), {"chat": chat})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", chat.port), handler) as server:
         server.daemon_threads = True
         chat.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -1,4 +1,4 @@
-"""The chat page: one file of HTML, and the headers that let a browser run nothing but what is in it."""
+"""The chat page: the files of web/ as one document, with headers that let a browser run nothing but what is in it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ import re
 from functools import cache
 from importlib.resources import files
 
+LINK = re.compile(r'<link rel="stylesheet" href="(\w+\.css)">|<script src="(\w+\.js)"></script>')
+"""What page.html names, and is sent in its place: one request, and no route that would need a key or not."""
+
 
 @cache
 def page() -> tuple[bytes, dict[str, str]]:
     """The page and its headers.
 
-    The content security policy names script and style sheet by their hashes: text of a model that got into the page as
+    The content security policy names scripts and style sheet by their hashes: text of a model that got into the page as
     HTML would still not run. Requests go to the server that the page came from, and nowhere else.
     """
-    text = (files("octavo.server.http") / "page.html").read_text(encoding="utf-8")
+    folder = files("octavo.server.http") / "web"
+
+    def inline(found: re.Match[str]) -> str:
+        name, tag = found[1] or found[2], "style" if found[1] else "script"
+        return f"<{tag}>\n{(folder / name).read_text(encoding='utf-8')}</{tag}>"
+
+    text = LINK.sub(inline, (folder / "page.html").read_text(encoding="utf-8"))
     policy = {
         "default-src": "'none'",
         "script-src": _hashes(text, "script"),
