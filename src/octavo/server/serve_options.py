@@ -10,6 +10,9 @@ import msgspec
 
 from octavo.server.http.tls import Certificate
 
+CLOSE_S = 5.0
+"""Seconds that an engine has to write what it keeps."""
+
 
 class KVEvents(msgspec.Struct, frozen=True):
     """Where an engine tells which pages its prefix cache has, see `octavo.server.kv_events`.
@@ -53,6 +56,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_timeout  seconds of a step, or of a load, after which the engine is ended, or its ranks are; 0: no limit
     asks        the engine says what the model needs, and waits to be allowed, before it reads weights
     memory      bytes that it shares with other models; a usual cache takes its share of no more
+    cache_disk  bytes of prefixes that are kept on disk, in `cache_dir`, and `cache_ram` in the host's memory; 0: none
     """
 
     path: str
@@ -77,6 +81,14 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_timeout: float = 600.0
     asks: bool = False
     memory: int | None = None
+    cache_disk: int = 0
+    cache_ram: int = 0
+    cache_dir: str | None = None
+
+    @property
+    def close_time(self) -> float:
+        """Seconds that the engine has to end."""
+        return CLOSE_S if self.cache_disk else 0.0
 
 
 @dataclass(frozen=True)

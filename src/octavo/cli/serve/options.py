@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ACCESS = "Network and access"
 access_option = partial(typer.Option, rich_help_panel=ACCESS)
+kept_option = partial(typer.Option, rich_help_panel="Prefixes that last")
 limit_option = partial(typer.Option, rich_help_panel="Limits and speed")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
@@ -93,7 +94,23 @@ class EngineLimits:
 
 
 @dataclass
-class ServerLimits(EngineLimits):
+class KeptPrefixes:
+    """Prefixes that are kept beyond the KV cache."""
+
+    cache_disk: Annotated[
+        str | None, kept_option(metavar="BYTES", help="Keep prefixes of prompts on disk, e.g. 20G (default: none).")
+    ] = None
+    cache_dir: Annotated[
+        str | None, kept_option(metavar="FOLDER", help="Where they are kept (default: prefixes/ in Octavo's cache).")
+    ] = None
+    cache_ram: Annotated[
+        str | None,
+        kept_option(metavar="BYTES", help="Keep prefixes that a GPU has no room for in the host's memory, e.g. 8G."),
+    ] = None
+
+
+@dataclass
+class ServerLimits(EngineLimits, KeptPrefixes):
     """The same, how many requests are taken, and how long they may take."""
 
     itl_target: Annotated[
@@ -122,13 +139,18 @@ def engine_options(
     """What an engine is loaded with. Raises UsageError."""
     from octavo.server.serve_options import EngineOptions
 
+    kept = limits if isinstance(limits, KeptPrefixes) else KeptPrefixes()
+    if kept.cache_dir is not None and kept.cache_disk is None:
+        raise UsageError("--cache-dir needs --cache-disk, which says how much may be kept there")
     return EngineOptions(
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
         gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=itl_target,
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
         lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline, step_timeout=limits.step_timeout,
-        weight_cache=where.weight_cache,
+        weight_cache=where.weight_cache, cache_dir=kept.cache_dir,
+        cache_disk=0 if kept.cache_disk is None else nbytes(kept.cache_disk, "--cache-disk"),
+        cache_ram=0 if kept.cache_ram is None else nbytes(kept.cache_ram, "--cache-ram"),
     )
 
 

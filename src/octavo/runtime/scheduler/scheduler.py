@@ -21,6 +21,7 @@ from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, Usag
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree, common_length
+from octavo.runtime.cache.tiers.restore import Restorer
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.captured_sizes import at_most, chunk_sizes
@@ -81,6 +82,7 @@ class Scheduler:
 
     n_ctx        tokens that a sequence may hold
     max_running  requests that may be in one step
+    restorer     brings back what is kept of prompts beyond the pool
     """
 
     pool: PagePool
@@ -90,6 +92,7 @@ class Scheduler:
     max_running: int
     waiting: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
+    restorer: Restorer | None = None
     preemptions: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -230,7 +233,7 @@ class Scheduler:
     def preempt(self, request: Request) -> None:
         """Put a running request back into the queue; its pages go to others."""
         self._leave(request)
-        request.sequence, request.state = Sequence(), State.WAITING
+        request.sequence, request.state, request.restore = Sequence(), State.WAITING, None
         insort(self.waiting, request, key=RANK)
 
     def _admit(self) -> None:
@@ -242,6 +245,9 @@ class Scheduler:
         while len(self.waiting) > held_back and len(self.running) < self.max_running:
             request = self.waiting[held_back]
             if request.paused or request.pending_mask is not None or self._awaits_prefill(request, pending):
+                held_back += 1
+                continue
+            if self.restorer is not None and self._restores(self.restorer, request):
                 held_back += 1
                 continue
             sequence, length = self._cached_prefix(request), len(request.tokens)
@@ -274,10 +280,30 @@ class Scheduler:
         """What is in the cache of a request's tokens, but for the last one."""
         if self.pool.shares:
             return self.tree.match_prefix(request.tokens, request.cache_salt)
+        found = request.restore and self.restorer and self.restorer.taken(request.restore)
+        if found:
+            self.forget()
+            self._last = request.cache_salt, found
         (cache_salt, sequence), self._last = self._last, ("", Sequence())
         tokens = request.tokens[:-1] if cache_salt == request.cache_salt else []
         self.pool.shrink(sequence, self.pool.reached(sequence, common_length(sequence.tokens, tokens)))
         return sequence
+
+    def _restores(self, restorer: Restorer, request: Request) -> bool:
+        """Whether a request waits for what is kept of its prompt beyond the pool."""
+        if request.restore is None:
+            salt, tokens = request.cache_salt, request.tokens
+            if self.pool.shares:
+                floor = self.tree.match_length(tokens, salt)
+            else:
+                floor = common_length(self._last[1].tokens, tokens) if self._last[0] == salt else 0
+            request.restore = restorer.begin(tokens, salt, floor)
+        return request.restore is None or not restorer.go_on(request.restore, alone=not self.running)
+
+    @property
+    def restoring(self) -> bool:
+        """Whether a request waits for what is kept of its prompt."""
+        return self.restorer is not None and any(r.restore is None or not r.restore.done for r in self.wanting)
 
     def _state_checkpoints(self, request: Request) -> tuple[int, ...]:
         """Where the states of a new request are kept: where other prompts diverged, and before its end.
@@ -332,8 +358,12 @@ class Scheduler:
             sequence.tokens += request.tokens[before : before + n]
             if (before + n) // PAGE_SIZE > before // PAGE_SIZE:
                 self.tree.insert(sequence, request.cache_salt)
+                if self.restorer is not None:
+                    self.restorer.tiers.keep(sequence, request.cache_salt)
             if len(sequence) in request.state_checkpoints:
                 self.tree.insert_state(sequence, request.cache_salt)
+                if self.restorer is not None:
+                    self.restorer.tiers.keep_last(sequence, request.cache_salt, tail=False)
         for request, _ in step.parts:
             if request.siblings and not request.left:
                 self._fork(request)
@@ -350,6 +380,8 @@ class Scheduler:
         if request.state is State.RUNNING:
             if isinstance(why, NonFiniteError):
                 self.tree.invalidate(request.sequence, request.cache_salt)
+                if self.restorer is not None:
+                    self.restorer.tiers.forget(request.sequence, request.cache_salt)
             _remove(self.running, request)
             self.pool.release(request.sequence)
             request.state = State.FINISHED
@@ -385,6 +417,8 @@ class Scheduler:
             self._leave(request)
         else:
             _remove(self.waiting, request)
+            if self.restorer is not None and request.restore is not None:
+                self.restorer.end(request.restore)
         request.state, request.finish_reason = State.FINISHED, reason
         return RequestOutput(request, None, reason)
 
@@ -392,6 +426,8 @@ class Scheduler:
         """Take a request out of the steps; others may find what was computed of it."""
         _remove(self.running, request)
         request.num_inflight_tokens = request.num_pending_outputs = 0
+        if self.restorer is not None:
+            self.restorer.tiers.keep_last(request.sequence, request.cache_salt)
         if self.pool.shares:
             if self.pool.states is None:
                 self.tree.insert(request.sequence, request.cache_salt, tail=True)
