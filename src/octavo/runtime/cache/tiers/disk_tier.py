@@ -29,7 +29,7 @@ log = logging.getLogger("octavo")
 PAUSE_S = 60.0
 """Seconds without new files after one could not be written."""
 ROOM = 16
-"""One part in so many of the limit is made free at once, and written between two looks at what others wrote."""
+"""One part in this many of the limit is made free at once, and written between two looks at what others wrote."""
 BLOCK = 4096
 """Bytes of which a file takes whole ones."""
 MOST_LOOKED_AT = 64

@@ -37,7 +37,7 @@ class Found:
 
 
 def written_bytes(entry: Entry, nbytes: int) -> int:
-    """Bytes of an entry with so many bytes of data."""
+    """Bytes of an entry with `nbytes` of data."""
     return HEADER.size + CRC.size + 4 * len(entry.tokens) + nbytes
 
 
@@ -80,7 +80,7 @@ def _header(head: bytes, file: IO[bytes], path: str) -> tuple[Entry, int, int]:
         raise FileError("ends before its header does", file=path)
     magic, version, kind, n, given_back, nbytes, parent = HEADER.unpack_from(head)
     if magic != MAGIC:
-        raise FileError("is no kept prefix", file=path)
+        raise FileError("is not a kept prefix", file=path)
     if version != VERSION:
         raise FileError(f"has version {version}", file=path, allowed=str(VERSION))
     raw = file.read(4 * n) if 1 <= n <= PAGE_SIZE else b""

@@ -34,7 +34,7 @@ def default_folder() -> Path:
 
 
 def open_tiers(engine: Engine, *, disk: int = 0, ram: int = 0, folder: Path | None = None) -> PrefixTiers | None:
-    """What keeps up to so many bytes of prefixes on disk and in the host's memory, of a loaded engine.
+    """What keeps up to `disk` and `ram` bytes of prefixes, on disk and in the host's memory, of a loaded engine.
 
     None, with a line that says why, for a model of which nothing can be kept. Raises UsageError for `ram` where pages
     are in the host's memory already.

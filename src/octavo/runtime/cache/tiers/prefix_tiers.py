@@ -111,7 +111,7 @@ class PrefixTiers:
     def _put(self, entry: Entry, place: str, numbers: Seq[int], given_back: int = 0) -> bool:
         """Keep a copy of an entry, unless that is done or under way; False where too many wait to be written.
 
-        In the host's memory are pages that the device has no longer, and what it may drop without a word.
+        In the host's memory are pages that the device has no longer, and what it may drop at any time.
         """
         is_page = entry.kind == "page"
         host = None if is_page and self.engine.pool.shares else self.host
