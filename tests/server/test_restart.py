@@ -1,4 +1,4 @@
-"""Conversations go on after a server's end, whatever ended it: the same text as without one, and little is computed anew."""
+"""Conversations go on after a server's end, whatever ended it: with the same text, and little is computed anew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
 
 import pytest
 
@@ -107,5 +106,3 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
     assert "--cache-dir needs --cache-disk" in refused("--cache-dir", str(tmp_path))
     assert "--cache-ram is for GPUs" in refused("--cache-ram", "1G")
     assert "--cache-disk is 1,000 bytes" in refused("--cache-disk", "1000", "--cache-dir", str(tmp_path))
-
-

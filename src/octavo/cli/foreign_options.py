@@ -98,6 +98,7 @@ OF_SERVE = (
     Option("--kv-memory", "BYTES", vllm="--kv-cache-memory-bytes --kv-cache-memory", python="load(kv_memory=)"),
     Option("--cache-disk", "BYTES"),
     Option("--cache-dir", "FOLDER"),
+    Option("--slot-save-path", "FOLDER", "--slot-save-path"),
     Option("--cache-ram", "BYTES", "-cram --cache-ram"),
     Option("--speculate", "KIND", python="load(speculate=)"),
     Option("--deterministic", "", python="load(deterministic=)"),

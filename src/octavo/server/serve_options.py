@@ -57,6 +57,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     asks        the engine says what the model needs, and waits to be allowed, before it reads weights
     memory      bytes that it shares with other models; a usual cache takes its share of no more
     cache_disk  bytes of prefixes that are kept on disk, in `cache_dir`, and `cache_ram` in the host's memory; 0: none
+    slots       conversations can be saved to files
     """
 
     path: str
@@ -84,6 +85,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     cache_disk: int = 0
     cache_ram: int = 0
     cache_dir: str | None = None
+    slots: bool = False
 
     @property
     def close_time(self) -> float:
@@ -150,6 +152,7 @@ class ServerOptions:
     max_tokens     of a reply that asks for no number; None for what each route has
     log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
+    slot_path      folder of the files that slots are saved to; None: they are not
     secret         by which the front of replicas is known, see `HandoverReader`; "" where there is none
     """
 
@@ -173,5 +176,6 @@ class ServerOptions:
     max_tokens: int | None = None
     log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
+    slot_path: str | None = None
     secret: str = ""
     limits: Limits = Limits()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,6 +108,9 @@ class KeptPrefixes:
         str | None,
         kept_option(metavar="BYTES", help="Keep prefixes that a GPU has no room for in the host's memory, e.g. 8G."),
     ] = None
+    slot_save_path: Annotated[
+        str | None, kept_option(metavar="FOLDER", help="Where /slots saves conversations, by names of files.")
+    ] = None
 
 
 @dataclass
@@ -148,7 +152,7 @@ def engine_options(
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
         lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline, step_timeout=limits.step_timeout,
-        weight_cache=where.weight_cache, cache_dir=kept.cache_dir,
+        weight_cache=where.weight_cache, slots=kept.slot_save_path is not None, cache_dir=kept.cache_dir,
         cache_disk=0 if kept.cache_disk is None else nbytes(kept.cache_disk, "--cache-disk"),
         cache_ram=0 if kept.cache_ram is None else nbytes(kept.cache_ram, "--cache-ram"),
     )
@@ -165,6 +169,13 @@ def nbytes(text: str, option: str = "--kv-memory") -> int:
     if found < 1:
         raise UsageError(f"{option} is {text!r} (allowed: bytes, such as 512M or 4G)")
     return found
+
+
+def slot_folder(path: str | None) -> str | None:
+    """Raises UsageError for what is not a folder."""
+    if path is not None and not os.path.isdir(path):
+        raise UsageError(f"--slot-save-path is {path}, which is not a folder (allowed: one that exists)")
+    return path
 
 
 def server_options(
@@ -188,6 +199,7 @@ def server_options(
         certificate=certificate(access.ssl_cert, access.ssl_key), keys=_keys(access),
         hosts=_hosts(access.allow_host or ()), origins=_origins(access.origin or ()),
         strict_model=naming.strict_model, share_cache=limits.share_cache, limits=front,
+        slot_path=slot_folder(limits.slot_save_path),
         chat_template=naming.chat_template, log_requests=access.log_requests, lora=lora, **defaults.given(),
     )
 

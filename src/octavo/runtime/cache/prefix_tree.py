@@ -267,6 +267,14 @@ class PrefixTree:
         for node in reversed(found):
             self._remove(node)
 
+    def erase(self, tokens: Seq[int], cache_salt: Hashable = "") -> int:
+        """Drop the pages of `tokens` that no sequence locks and no other page comes after: how many tokens are left."""
+        nodes, length = self._walk([*tokens, 0], cache_salt)
+        while nodes and nodes[-1] in self._evictable and not nodes[-1].children:
+            self._remove(nodes.pop())
+            length = len(nodes) * PAGE_SIZE
+        return length
+
     def _remove(self, node: PrefixNode) -> None:
         assert not node.children
         parent = node.above

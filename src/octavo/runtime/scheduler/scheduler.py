@@ -282,8 +282,7 @@ class Scheduler:
             return self.tree.match_prefix(request.tokens, request.cache_salt)
         found = request.restore and self.restorer and self.restorer.taken(request.restore)
         if found:
-            self.forget()
-            self._last = request.cache_salt, found
+            self.keep_as_last(found, request.cache_salt)
         (cache_salt, sequence), self._last = self._last, ("", Sequence())
         tokens = request.tokens[:-1] if cache_salt == request.cache_salt else []
         self.pool.shrink(sequence, self.pool.reached(sequence, common_length(sequence.tokens, tokens)))
@@ -446,6 +445,16 @@ class Scheduler:
     def forget(self) -> None:
         """Give back the pages of the sequence that is kept where the tree keeps none."""
         self.pool.release(self._last[1])
+
+    @property
+    def last(self) -> tuple[str, Sequence]:
+        """The sequence that is kept where the tree keeps none, and its salt."""
+        return self._last
+
+    def keep_as_last(self, sequence: Sequence, salt: str) -> None:
+        """Have a sequence as the one that is kept where the tree keeps none."""
+        self.forget()
+        self._last = salt, sequence
 
     @property
     def active(self) -> list[Request]:

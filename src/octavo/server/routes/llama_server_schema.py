@@ -57,6 +57,10 @@ class NativeRequest(Sampling):
     json_schema: dict[str, Any] | bool | None = None
 
 
+class SlotRequest(Body):
+    filename: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}$")]
+
+
 class TokenizeRequest(Body):
     """llama-server's, with `content`, or vLLM's, with `prompt`."""
 

@@ -33,13 +33,16 @@ def default_folder() -> Path:
     return cache_root() / "prefixes"
 
 
-def open_tiers(engine: Engine, *, disk: int = 0, ram: int = 0, folder: Path | None = None) -> PrefixTiers | None:
+def open_tiers(
+    engine: Engine, *, disk: int = 0, ram: int = 0, folder: Path | None = None, slots: bool = False
+) -> PrefixTiers | None:
     """What keeps up to `disk` and `ram` bytes of prefixes, on disk and in the host's memory, of a loaded engine.
 
-    None, with a line that says why, for a model of which nothing can be kept. Raises UsageError for `ram` where pages
-    are in the host's memory already.
+    With `slots` conversations can be saved to files of their own, whatever the tiers. None, with a line that says why,
+    for a model of which nothing can be kept. Raises UsageError for a limit of less than a few pages, and for `ram`
+    where pages are in the host's memory already.
     """
-    if not disk and not ram:
+    if not (disk or ram or slots):
         return None
     if engine.config.embeds or engine.ranks > 1:
         why = "an embedding model keeps no pages" if engine.config.embeds else "its pages are divided among ranks"
@@ -65,7 +68,7 @@ def open_tiers(engine: Engine, *, disk: int = 0, ram: int = 0, folder: Path | No
         except OSError as error:
             log.warning("%s: prefixes can't be kept: %s", folder, reason(error))
     host = HostTier(ram) if ram else None
-    return None if kept is None and host is None else PrefixTiers(engine, identity, kept, host)
+    return PrefixTiers(engine, identity, kept, host) if kept or host or slots else None
 
 
 def _identity(engine: Engine) -> bytes:

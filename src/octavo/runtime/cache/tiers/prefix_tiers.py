@@ -149,15 +149,15 @@ class PrefixTiers:
                 one.key = self.root(str(one.cache_salt)) if is_root else page_key(one.above.key, one.tokens)
         return node.key
 
-    def forget(self, sequence: Sequence, salt: str) -> None:
-        """What was computed of a sequence may be wrong: drop all of it, and what follows its pages."""
+    def forget(self, sequence: Sequence, salt: str, first: int = 0) -> None:
+        """Drop what is kept of a sequence from its page `first` on, and what follows these pages."""
         parent = self.root(salt)
         for at in range(pages_for(len(sequence))):
             page = page_entry(parent, sequence.tokens, at)
-            for tier in self.tiers:
-                for entry in [page, *tier.after(page.key)]:
+            for tier in self.tiers if at >= first else ():
+                for entry in [page, page.of("state"), page.of("window"), *tier.after(page.key)]:
                     tier.remove(entry)
-            self._known.discard(page.key)
+                    self._known.discard(entry.key)
             parent = page.key
 
     def _write_all(self, disk: DiskTier) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Semaphore
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from octavo.errors import CacheFullError
 from octavo.formats.spec import U8
@@ -25,6 +26,9 @@ from octavo.runtime.cache.prefix_tree import common_length
 from octavo.runtime.cache.tiers.entry import Entry, Kind, page_entry
 from octavo.runtime.cache.tiers.prefix_tiers import PrefixTiers
 from octavo.runtime.cache.window_pool import pages_for
+
+if TYPE_CHECKING:
+    from octavo.runtime.engine.engine import Engine
 
 log = logging.getLogger("octavo")
 AT_ONCE = 4
@@ -108,7 +112,7 @@ class Restorer:
             restore.heard = monotonic()
             restore.ahead.release()
             left -= 1
-            if piece is None or not self._copied(restore, piece):
+            if piece is None or not copied(self.engine, restore.sequence, restore.salt, piece):
                 self.end(restore)
         return restore.done
 
@@ -139,45 +143,6 @@ class Restorer:
     def _reaches(self, sequence: Sequence) -> bool:
         """Whether it has the pages of the next token's window."""
         return len(sequence.window.pages) == pages_for(len(sequence))
-
-    def _copied(self, restore: Restore, piece: Piece) -> bool:
-        """Copy a piece into a page or slot of the sequence; False where there is no room, or it does not fit."""
-        engine, sequence, entry = self.engine, restore.sequence, piece.entry
-        pool, executor = engine.pool, engine.load()
-        try:
-            if len(sequence) > piece.start:  # a state is kept after fewer tokens than the tree has pages of
-                pool.shrink(sequence, piece.start)
-            if entry.kind == "window":
-                return self._copied_window(sequence, piece)
-            if entry.kind == "state":
-                pool.reserve(sequence, len(sequence))
-                assert sequence.slot is not None
-                executor.restore("states", sequence.slot, piece.data)
-                sequence.seen = len(sequence)
-                engine.prefixes.insert_state(sequence, restore.salt, give=True)
-                return True
-            length = len(sequence) + piece.n
-            if pool.missing(sequence, length) >= pool.free:
-                return False
-            pool.reserve(sequence, length)
-            executor.restore("rows", sequence.pages[len(sequence) // PAGE_SIZE], piece.data)
-            sequence.tokens += entry.tokens[: piece.n]
-            if pool.shares:
-                engine.prefixes.insert(sequence, restore.salt, tail=piece.n < PAGE_SIZE)
-            return True
-        except CacheFullError:
-            return False
-
-    def _copied_window(self, sequence: Sequence, piece: Piece) -> bool:
-        windows, executor = self.engine.pool.windows, self.engine.load()
-        count, back = pages_for(len(sequence)) - piece.given_back, piece.given_back
-        if windows is None or not 0 < count <= windows.free:
-            return False
-        sequence.window = windows.take(back, count)
-        size = len(piece.data) // count
-        for i, page in enumerate(sequence.window.pages[back:]):
-            executor.restore("window_rows", page, piece.data[i * size : (i + 1) * size])
-        return True
 
     def _read(self, restore: Restore, have: int) -> None:
         """In a thread: find what is kept after the first `have` pages, and read it, piece by piece."""
@@ -247,6 +212,49 @@ class Restorer:
 
     def _after(self, parent: bytes) -> list[Entry]:
         return [entry for tier in self.tiers.tiers for entry in tier.after(parent)]
+
+
+def copied(engine: Engine, sequence: Sequence, salt: str, piece: Piece) -> bool:
+    """Copy a piece to where a sequence goes on, and insert it into the tree; False where there is no room for it, or
+    it does not fit."""
+    pool, executor, entry = engine.pool, engine.load(), piece.entry
+    try:
+        if len(sequence) > piece.start:  # a state is kept after fewer tokens than the tree has pages of
+            pool.shrink(sequence, piece.start)
+        if entry.kind == "window":
+            return _copied_window(engine, sequence, piece)
+        if entry.kind == "state":
+            if pool.states is None:
+                return False
+            pool.reserve(sequence, len(sequence))
+            assert sequence.slot is not None
+            executor.restore("states", sequence.slot, piece.data)
+            sequence.seen = len(sequence)
+            engine.prefixes.insert_state(sequence, salt, give=True)
+            return True
+        length = len(sequence) + piece.n
+        if pool.missing(sequence, length) >= pool.free or len(sequence) % PAGE_SIZE:
+            return False
+        pool.reserve(sequence, length)
+        executor.restore("rows", sequence.pages[len(sequence) // PAGE_SIZE], piece.data)
+        sequence.tokens += entry.tokens[: piece.n]
+        if pool.shares:
+            engine.prefixes.insert(sequence, salt, tail=piece.n < PAGE_SIZE)
+        return True
+    except CacheFullError:
+        return False
+
+
+def _copied_window(engine: Engine, sequence: Sequence, piece: Piece) -> bool:
+    windows, executor = engine.pool.windows, engine.load()
+    count, back = pages_for(len(sequence)) - piece.given_back, piece.given_back
+    if windows is None or not 0 < count <= windows.free:
+        return False
+    sequence.window = windows.take(back, count)
+    size = len(piece.data) // count
+    for i, page in enumerate(sequence.window.pages[back:]):
+        executor.restore("window_rows", page, piece.data[i * size : (i + 1) * size])
+    return True
 
 
 def _placed(pages: Seq[Entry], have: int) -> Iterator[tuple[Entry, int, int]]:
