@@ -4,8 +4,9 @@
 
 A prompt of `--length` random tokens is computed once by `octavo serve --cache-disk`. Then each turn asks for the first
 token after it and `--more` others: `warm` in that server, `restarted` in another one, started after the end of the one
-before. `read` is what reading and checking the files takes by itself, which are in the page cache of the system then;
-`limit` is 1.5 times the median of `warm`, and `read`.
+before. `read` is what reading and checking the files takes by itself, right after that; they are in the page cache of
+the system. `limit` is 1.5 times the median of `warm`, and the median of `read`. `cpu` has the same in seconds of a
+processor, those of the engine's process, which other programs change less.
 
 Decoding: `--decode` turns each with pages kept and without, A B B A, in one process: four replies of 192 tokens.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
 import statistics
@@ -37,6 +39,8 @@ from octavo.runtime.cache.tiers.entry_file import read_entry
 
 DISK = "16G"
 REPLIES, TOKENS = 4, 192
+Times = tuple[float, float]
+"""Seconds, and seconds of a processor."""
 
 
 def first_token(to: Address, prompt: list[int]) -> tuple[float, dict[str, Any]]:
@@ -52,14 +56,22 @@ def first_token(to: Address, prompt: list[int]) -> tuple[float, dict[str, Any]]:
     return seconds, answer["timings"]
 
 
-def read_seconds(folder: Path) -> tuple[float, int]:
-    """What reading and checking all files takes, and their bytes."""
-    paths, began, total = sorted(folder.rglob("*.page")), time.monotonic(), 0
+def cpu_seconds(server: int) -> float:
+    """Seconds of a processor that the engine of a server has taken."""
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    (engine,) = (one for one in children if b"octavo.server.worker" in Path(f"/proc/{one}/cmdline").read_bytes())
+    fields = Path(f"/proc/{engine}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def read_seconds(folder: Path) -> tuple[float, float, int]:
+    """What reading and checking all files takes, the same of a processor, and their bytes."""
+    paths, began, cpu, total = sorted(folder.rglob("*.page")), time.monotonic(), time.process_time(), 0
     for path in paths:
         with open_regular(path) as file:
             read_entry(file, str(path))
         total += path.stat().st_size
-    return time.monotonic() - began, total
+    return round(time.monotonic() - began, 4), round(time.process_time() - cpu, 4), total
 
 
 def conversation(model: str, length: int, more: int, turns: int, folder: Path) -> dict[str, Any]:
@@ -67,14 +79,15 @@ def conversation(model: str, length: int, more: int, turns: int, folder: Path) -
         n_vocab = read_model(file).hparams.n_vocab
     rng = random.Random(1)
     prompt = [rng.randrange(3, n_vocab) for _ in range(length)]
-    warm, restarted, cached = list[float](), list[float](), list[int]()
+    warm, restarted, read, cached = list[Times](), list[Times](), list[Times](), list[int]()
     options = ["--device", "cpu", "-np", "2", "--ctx-size", str(length + 256), "--cache-disk", DISK,
                "--cache-dir", str(folder)]
 
-    def asked(to: Address) -> float:
+    def asked(to: Address, server: int) -> Times:
+        before = cpu_seconds(server)
         seconds, timings = first_token(to, prompt + [rng.randrange(3, n_vocab) for _ in range(more)])
         cached.append(timings["cache_n"])
-        return round(seconds, 4)
+        return round(seconds, 4), round(cpu_seconds(server) - before, 2)
 
     def server() -> Any:
         to = Address("127.0.0.1", free_port())
@@ -84,20 +97,30 @@ def conversation(model: str, length: int, more: int, turns: int, folder: Path) -
     to, process = server()
     with process as started:
         cold = first_token(to, prompt)[0]
-        warm = [asked(to) for _ in range(turns)]
+        warm = [asked(to, started.pid) for _ in range(turns)]
         started.send_signal(signal.SIGTERM)
         started.wait()
     for _ in range(turns):
         to, process = server()
         with process as started:
-            restarted.append(asked(to))
+            restarted.append(asked(to, started.pid))
             started.send_signal(signal.SIGTERM)
             started.wait()
-    read, nbytes = min(read_seconds(folder) for _ in range(3))
+        *times, nbytes = read_seconds(folder)
+        read.append((times[0], times[1]))
+
+    def summary(which: int) -> dict[str, Any]:
+        found = {
+            name: [one[which] for one in times]
+            for name, times in (("warm", warm), ("restarted", restarted), ("read", read))
+        }
+        medians = {name: statistics.median(values) for name, values in found.items()}
+        limit = round(1.5 * medians["warm"] + medians["read"], 4)
+        return {**found, "medians": medians, "limit": limit}
+
     return {
-        "model": Path(model).name, "length": length, "more": more, "cold": round(cold, 2), "warm": warm,
-        "restarted": restarted, "cached_tokens": cached, "read": round(read, 4), "bytes": nbytes,
-        "limit": round(1.5 * statistics.median(warm) + read, 4), "median": statistics.median(restarted),
+        "model": Path(model).name, "length": length, "more": more, "cold": round(cold, 2), "bytes": nbytes,
+        "cached_tokens": cached, **summary(0), "cpu": summary(1),
     }
 
 

@@ -238,7 +238,7 @@ class EngineCore:
         """Free pages that nobody is about to use: `sequence` is short of them."""
         self.scheduler.forget()
         if self.scheduler.restorer is not None:
-            self.scheduler.restorer.give_way()
+            self.scheduler.restorer.give_way(sequence)
         for request in list(self.scheduler.running):
             if request.sequence is not sequence and (request.paused if self.engine.thread.in_step else request.yields):
                 self.scheduler.preempt(request)

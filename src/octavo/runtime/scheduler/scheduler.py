@@ -247,13 +247,16 @@ class Scheduler:
             if request.paused or request.pending_mask is not None or self._awaits_prefill(request, pending):
                 held_back += 1
                 continue
-            if self.restorer is not None and self._restores(self.restorer, request):
+            if len(self.running) != counted:  # some may have given way
+                num_growing, counted = sum(map(self._may_grow, self.running)), len(self.running)
+            if self.restorer is not None and self._restores(self.restorer, request, num_growing):
                 held_back += 1
                 continue
             sequence, length = self._cached_prefix(request), len(request.tokens)
-            if len(self.running) != counted:  # some may have given way
-                num_growing, counted = sum(map(self._may_grow, self.running)), len(self.running)
             needed = self.pool.missing(sequence, length) + num_growing
+            if needed > self.pool.free and self.restorer is not None and self.restorer.active:  # they end soon
+                self.pool.release(sequence)
+                return
             self.pool.make_room(sequence, needed)
             if self.running and needed > self.pool.free:
                 self.pool.release(sequence)
@@ -288,9 +291,12 @@ class Scheduler:
         self.pool.shrink(sequence, self.pool.reached(sequence, common_length(sequence.tokens, tokens)))
         return sequence
 
-    def _restores(self, restorer: Restorer, request: Request) -> bool:
-        """Whether a request waits for what is kept of its prompt beyond the pool."""
+    def _restores(self, restorer: Restorer, request: Request, num_growing: int) -> bool:
+        """Whether a request waits for what is kept of its prompt beyond the pool, or for pages to have that in."""
         if request.restore is None:
+            busy, needed = self.running or restorer.active, pages_for(len(request.tokens)) + num_growing
+            if busy and needed + restorer.reserved > self.pool.free + self.kept:
+                return True
             salt, tokens = request.cache_salt, request.tokens
             if self.pool.shares:
                 floor = self.tree.match_length(tokens, salt)
@@ -362,7 +368,11 @@ class Scheduler:
             if len(sequence) in request.state_checkpoints:
                 self.tree.insert_state(sequence, request.cache_salt)
                 if self.restorer is not None:
-                    self.restorer.tiers.keep_last(sequence, request.cache_salt, tail=False)
+                    self.restorer.tiers.keep_last(sequence, request.cache_salt, len(sequence))
+            if self.pool.windows is not None and self.restorer is not None:
+                at = (len(request.prompt) - BEFORE_END) // PAGE_SIZE * PAGE_SIZE
+                if before < len(request.prompt) <= before + n and at >= MIN_CHECKPOINT:
+                    self.restorer.tiers.keep_last(sequence, request.cache_salt, at)
         for request, _ in step.parts:
             if request.siblings and not request.left:
                 self._fork(request)

@@ -89,10 +89,10 @@ class PrefixTiers:
             sequence.kept = at + 1
         return True
 
-    def keep_last(self, sequence: Sequence, salt: str, *, tail: bool = True) -> None:
+    def keep_last(self, sequence: Sequence, salt: str, at_length: int | None = None) -> None:
         """Keep what another sequence needs to go on where this one is: the page that is not full, its state, and what
-        its window reaches. Without `tail` the sequence goes on itself."""
-        length, pool = len(sequence), self.engine.pool
+        its window reaches. `at_length`: as it was after this many tokens, all in full pages; the sequence goes on itself."""
+        length, pool = at_length or len(sequence), self.engine.pool
         if not length or not self.keep(sequence, salt):
             return
         at, rest = (length - 1) // PAGE_SIZE, length % PAGE_SIZE
@@ -101,10 +101,10 @@ class PrefixTiers:
             return
         if pool.states is not None and sequence.slot is not None and sequence.seen == length:
             self._put(entry.of("state"), "states", [sequence.slot])
-        if pool.windows is not None:
+        if pool.windows is not None and pool.windows.reaches(sequence.window, length):
             back = sequence.window.given_back
             self._put(entry.of("window"), "window_rows", sequence.window.pages[back : pages_for(length)], back)
-        if tail and self.disk is not None:
+        if at_length is None and self.disk is not None:
             pages = [page_entry(sequence.keys[i], sequence.tokens, i) for i in reversed(range(pages_for(length)))]
             self._queue.put(pages)
 

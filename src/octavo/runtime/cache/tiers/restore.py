@@ -129,9 +129,19 @@ class Restorer:
             if self.engine.pool.shares or not self._reaches(restore.sequence):
                 self.engine.pool.release(restore.sequence)
 
-    def give_way(self) -> None:
-        """End all, whose pages others are short of."""
-        for restore in tuple(self._active):
+    @property
+    def reserved(self) -> int:
+        """Pages that prompts are to have whose prefixes are being read, beyond those that are taken."""
+        return sum(pages_for(len(one.tokens) + 1) - len(one.sequence.pages) for one in self._active)
+
+    @property
+    def active(self) -> bool:
+        """Whether prefixes are being read."""
+        return bool(self._active)
+
+    def give_way(self, sequence: Sequence) -> None:
+        """End all, as another sequence is short of their pages."""
+        for restore in () if any(one.sequence is sequence for one in self._active) else tuple(self._active):
             self.end(restore)
             self.engine.pool.release(restore.sequence)
 
@@ -233,7 +243,7 @@ def copied(engine: Engine, sequence: Sequence, salt: str, piece: Piece) -> bool:
             engine.prefixes.insert_state(sequence, salt, give=True)
             return True
         length = len(sequence) + piece.n
-        if pool.missing(sequence, length) >= pool.free or len(sequence) % PAGE_SIZE:
+        if len(sequence) % PAGE_SIZE:
             return False
         pool.reserve(sequence, length)
         executor.restore("rows", sequence.pages[len(sequence) // PAGE_SIZE], piece.data)
