@@ -58,6 +58,9 @@ OPTIONS = (
            "--ctx --context --n-ctx --context-length --max-seq-len --max-seq-length"),
     Option("--threads -t", "N", "-t --threads", "num_thread", python="load(threads=)", also="--n-threads"),
     Option("--gpu-layers -ngl", "N", "-ngl --n-gpu-layers", "num_gpu", python="load(gpu_layers=)"),
+    Option("--n-cpu-moe -ncmoe", "N", "-ncmoe --n-cpu-moe", python="load(n_cpu_moe=)"),
+    Option("--cpu-moe -cmoe", "", "-cmoe --cpu-moe", python='load(n_cpu_moe="all")'),
+    Option("--override-tensor -ot", "REGEX=DEVICE", "-ot --override-tensor", python="load(override_tensor=)"),
     Option("--tensor-parallel -tp", "N", vllm="--tensor-parallel-size", hugging_face="--num-shard",
            python="load(tensor_parallel=)", also="--tp"),
     Option("--pipeline -pp", "N", vllm="--pipeline-parallel-size", python="load(pipeline=)", also="--pp"),
@@ -188,8 +191,8 @@ ANSWERED = {
     "-b --batch-size -ub --ubatch-size --num-batch --max-num-batched-tokens --enable-chunked-prefill": "prompts are "
     "cut into steps by themselves: leave it out, or see --itl-target of `octavo serve`",
     "-nkvo --no-kv-offload -kvu --kv-unified": "keys and values are where their layers are: --gpu-layers",
-    "-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe --cpu-offload-gb --device-map": "--gpu-layers says how "
-    "many layers are on the GPU",
+    "--cpu-offload-gb --device-map": "--gpu-layers says how many layers are on the GPU, --n-cpu-moe how many of them "
+    "have their experts on the CPU",
     "-sm --split-mode -ts --tensor-split -mg --main-gpu --sharded": "CUDA_VISIBLE_DEVICES says which GPUs; --pipeline "
     "gives each some of the layers, --tensor-parallel a part of each layer",
     "--gpu-memory-utilization --cuda-memory-fraction --swap-space": "--kv-memory of `octavo serve` says how much the "

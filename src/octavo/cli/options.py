@@ -19,6 +19,7 @@ from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.runtime.engine.placement import GpuLayers
+    from octavo.runtime.engine.tensor_overrides import CpuExperts
 
 place_option = partial(typer.Option, rich_help_panel="Where to run")
 """An option of where to run."""
@@ -44,6 +45,20 @@ Layers = Annotated[
     place_option("--gpu-layers", "-ngl", metavar="N|all|auto",
           help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit (default: with --device "
           "auto what fits, with gpu all)."),
+]
+CpuMoe = Annotated[
+    bool, place_option("--cpu-moe", "-cmoe", help="The experts of all layers are on the CPU, all else is on the GPU.")
+]
+NCpuMoe = Annotated[
+    int,
+    place_option("--n-cpu-moe", "-ncmoe", metavar="N",
+                 help="The experts of the first N layers are on the CPU (default: as few as it takes to fit)."),
+]
+OverrideTensor = Annotated[
+    list[str] | None,
+    place_option("--override-tensor", "-ot", metavar="REGEX=DEVICE",
+                 help="Weights in whose names REGEX is found are on DEVICE, cpu or gpu; may be repeated, the first "
+                 "that is found counts."),
 ]
 TensorParallel = Annotated[
     int,
@@ -80,6 +95,9 @@ class Place:
 
     device: Device = "auto"
     layers: Layers = None
+    cpu_moe: CpuMoe = False
+    n_cpu_moe: NCpuMoe = 0
+    override_tensor: OverrideTensor = None
     threads: Threads = None
     tensor_parallel: TensorParallel = 1
     pipeline: Pipeline = 1
@@ -94,7 +112,24 @@ class Place:
         return {
             "device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers),
             "tensor_parallel": self.tensor_parallel, "pipeline": self.pipeline,
+            "n_cpu_moe": self.cpu_experts, "override_tensor": self.overrides,
         }
+
+    @property
+    def cpu_experts(self) -> CpuExperts:
+        """How many layers have their experts on the CPU."""
+        return "all" if self.cpu_moe else self.n_cpu_moe
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """The devices of weights by expressions. Raises UsageError for one that is not REGEX=DEVICE."""
+        found = dict[str, str]()
+        for each in self.override_tensor or ():
+            pattern, equals, device = each.rpartition("=")
+            if not equals:
+                raise UsageError(f"--override-tensor is {each!r} (allowed: REGEX=DEVICE, such as exps=cpu)")
+            found.setdefault(pattern, device)
+        return found
 
 
 @dataclass

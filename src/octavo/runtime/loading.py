@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Never, get_args
 
 from octavo.errors import ModelError
@@ -17,14 +17,15 @@ from octavo.models import ModelSpec, read_model
 from octavo.runtime.argument_checks import choice, flag, number, require_known
 from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate, usual_speculation
 from octavo.runtime.engine.placement import GpuLayers, backends_for
+from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
 from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, require_generating
 from octavo.text import Tokenizer
 
-LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "pipeline", "step_timeout",
-                "weight_cache")
+LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "n_cpu_moe", "override_tensor",
+                "max_sequences", "kv_memory", "speculate", "deterministic", "attention", "lora", "tensor_parallel",
+                "pipeline", "step_timeout", "weight_cache")
 MOST_SECONDS = 1e9
 
 
@@ -37,6 +38,8 @@ def load(
     cache_type: CacheType = "f16",
     strict: bool = False,
     gpu_layers: GpuLayers | None = None,
+    n_cpu_moe: CpuExperts = 0,
+    override_tensor: Mapping[str, str] | None = None,
     max_sequences: int = 1,
     kv_memory: int | None = None,
     speculate: Speculate | None = None,
@@ -49,7 +52,7 @@ def load(
     weight_cache: bool = True,
     **other: Never,
 ) -> Model:
-    """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
+    r"""Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
 
     path           of the file or folder, or "demo" for the model that comes with Octavo; or a file that is open, which
                    the model closes
@@ -60,6 +63,10 @@ def load(
     strict         a part that can't run on the device is an error instead of running elsewhere
     gpu_layers     how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
                    many as its memory holds (default: auto with device "auto", all with "gpu")
+    n_cpu_moe      how many of the first layers have their experts on the CPU, or "all", while all else is on the GPU
+                   (default: as few as it takes, where the GPU's memory is too small for all layers)
+    override_tensor  the devices of weights in whose names an expression is found, as {r"blk\.3\.ffn": "cpu"}; the
+                   first that is found counts, before `n_cpu_moe`; on "gpu" they are with their layer
     max_sequences  how many replies are made at a time, see `generate_many`; the cache holds n_ctx tokens for each
     kv_memory      bytes of the cache, which replies share as they need it
     speculate      "lookup": steps verify what replies may go on with, as their own text did before;
@@ -100,6 +107,7 @@ def load(
         strict=strict,
         gpu_layers=layers,
         pipeline=pipeline,
+        overrides=overrides(override_tensor, n_cpu_moe),
         max_sequences=max_sequences,
         kv_memory=kv_memory,
         speculate=usual_speculation(backends[0]) if speculate is None else speculate,
@@ -159,5 +167,5 @@ def _engine(model: ModelSpec, backends: Sequence[Backend], config: EngineConfig)
         return Engine(model, backends, config)
     return embedding_engine(
         model, backends, n_ctx=config.n_ctx, gpu_layers=config.gpu_layers, pipeline=config.pipeline,
-        strict=config.strict,
+        strict=config.strict, overrides=config.overrides,
     )

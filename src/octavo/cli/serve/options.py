@@ -152,7 +152,8 @@ def engine_options(
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
         speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
         lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline, step_timeout=limits.step_timeout,
-        weight_cache=where.weight_cache, slots=kept.slot_save_path is not None, cache_dir=kept.cache_dir,
+        weight_cache=where.weight_cache, n_cpu_moe=where.cpu_experts,
+        override_tensor=tuple(where.overrides.items()), slots=kept.slot_save_path is not None, cache_dir=kept.cache_dir,
         cache_disk=0 if kept.cache_disk is None else nbytes(kept.cache_disk, "--cache-disk"),
         cache_ram=0 if kept.cache_ram is None else nbytes(kept.cache_ram, "--cache-ram"),
     )

@@ -8,6 +8,7 @@ from typing import Literal
 from octavo.graph.builder import CacheType
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.runtime.engine.placement import GpuLayers, Pipeline
+from octavo.runtime.engine.tensor_overrides import Overrides
 
 Speculate = Literal["lookup", "off"]
 
@@ -29,6 +30,7 @@ class EngineConfig:
     fuse           take the backend's fused ops; without, a watcher sees every value of the graph
     gpu_layers     how many of the last layers lie on the first backends, the others on the next; see `placement`
     pipeline       how many backends these are, each with a run of layers; or how many layers each has
+    overrides      weights that lie elsewhere than their layer
     embeds         steps give what logits are made of, [outputs, n_embd], in their place
     n_pages        of the cache (default: n_ctx tokens for each sequence)
     kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
@@ -45,6 +47,7 @@ class EngineConfig:
     fuse: bool = True
     gpu_layers: GpuLayers = "all"
     pipeline: Pipeline = 1
+    overrides: Overrides = ()
     embeds: bool = False
     n_pages: int | None = None
     kv_memory: int | None = None

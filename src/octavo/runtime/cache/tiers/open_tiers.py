@@ -81,8 +81,9 @@ def _identity(engine: Engine) -> bytes:
     cpu = [] if all(isinstance(b, AsyncBackend) for b in engine.backends) else sorted(features())
     layout = [(place, engine.load().saved_bytes(place)) for place in ("rows", "window_rows", "states")]
     facts = (
-        __version__, PAGE_SIZE, engine.n_ctx, config.cache_type, config.fuse, backends, engine.gpu_layers,
-        engine.stages, layout, cpu, [scale for _, scale in engine.lora],
+        __version__, PAGE_SIZE, engine.n_ctx, config.cache_type, config.fuse, backends, layout, cpu,
+        [engine.schedule.backends[id(node)] for node in engine.graph.nodes if not node.is_leaf],
+        [scale for _, scale in engine.lora],
     )
     digest = hashlib.sha256(repr(facts).encode())
     for file in engine.model.file.files:

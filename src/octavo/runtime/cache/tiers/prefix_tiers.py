@@ -91,7 +91,7 @@ class PrefixTiers:
 
     def keep_last(self, sequence: Sequence, salt: str, at_length: int | None = None) -> None:
         """Keep what another sequence needs to go on where this one is: the page that is not full, its state, and what
-        its window reaches. `at_length`: as it was after this many tokens, all in full pages; the sequence goes on itself."""
+        its window reaches. `at_length`: after this many of its tokens, in full pages; it goes on itself."""
         length, pool = at_length or len(sequence), self.engine.pool
         if not length or not self.keep(sequence, salt):
             return
