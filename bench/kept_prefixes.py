@@ -8,7 +8,8 @@ before. `read` is what reading and checking the files takes by itself, right aft
 the system. `limit` is 1.5 times the median of `warm`, and the median of `read`. `cpu` has the same in seconds of a
 processor, those of the engine's process, which other programs change less.
 
-Decoding: `--decode` turns each with pages kept and without, A B B A, in one process: four replies of 192 tokens.
+Decoding: `--decode` turns each with pages kept and without, A B B A, in one process: four replies of 192 tokens, in
+tokens a second, and in milliseconds of a processor for a token, those of writing included.
 
 The result is bench/results/kept-prefixes-<date>.json, or in the folder that `-o` names.
 """
@@ -139,20 +140,24 @@ def decoding(model: str, turns: int, folder: Path) -> dict[str, Any]:
     core.use_tiers(tiers)
     keeping, rng = core.scheduler.restorer, random.Random(2)
     found: dict[str, list[float]] = {"kept": [], "not kept": []}
+    cpu: dict[str, list[float]] = {"kept": [], "not kept": []}
     for kept in [True, False, False, True] * turns:
         core.scheduler.restorer = keeping if kept else None
         for _ in range(REPLIES):
             prompt = [rng.randrange(3, loaded.tokenizer.n_vocab) for _ in range(20)]
             core.add(Request(prompt, make_sampler(SamplingParams(temperature=0.0)), max_tokens=TOKENS))
         core.step()
-        began, n = time.monotonic(), 0
+        began, before, n = time.monotonic(), time.process_time(), 0
         while not core.scheduler.idle:
             n += sum(output.token is not None for output in core.step())
         found["kept" if kept else "not kept"].append(round(n / (time.monotonic() - began), 2))
         tiers.flush(60.0)
+        cpu["kept" if kept else "not kept"].append(round(1000 * (time.process_time() - before) / n, 3))
         loaded.engine.prefixes.clear()
     speed = statistics.median(a / b for a, b in zip(found["kept"], found["not kept"], strict=True))
-    return {"replies": REPLIES, "tokens": TOKENS, **found, "speed": round(speed, 4)}
+    cpu_ratio = statistics.median(cpu["kept"]) / statistics.median(cpu["not kept"])
+    return {"replies": REPLIES, "tokens": TOKENS, **found, "speed": round(speed, 4), "cpu_ms_a_token": cpu,
+            "cpu_ratio": round(cpu_ratio, 4)}
 
 
 def main() -> None:
