@@ -69,6 +69,8 @@ OPTIONS = (
            python="load(cache_type=)", also="--kv --kv-cache-type"),
     Option("--weight-cache --no-weight-cache", "", python="load(weight_cache=)"),
     Option("--attention", "KIND", python="load(attention=)"),
+    Option("--draft -md", "MODEL", "-md --model-draft", python="load(draft=)", also="--draft-model"),
+    Option("--speculate", "KIND", python="load(speculate=)"),
     Option("--lora", "ADAPTER[=SCALE]", "--lora --lora-scaled", "ADAPTER", python="load(lora=)",
            also="--adapter --adapter-path"),
     Option("--offline", "", "--offline", hugging_face="HF_HUB_OFFLINE"),
@@ -103,7 +105,6 @@ OF_SERVE = (
     Option("--cache-dir", "FOLDER"),
     Option("--slot-save-path", "FOLDER", "--slot-save-path"),
     Option("--cache-ram", "BYTES", "-cram --cache-ram"),
-    Option("--speculate", "KIND", python="load(speculate=)"),
     Option("--deterministic", "", python="load(deterministic=)"),
     Option("--itl-target", "SECONDS"),
     Option("--queue", "N", "", "OLLAMA_MAX_QUEUE"),
@@ -219,8 +220,8 @@ ANSWERED = {
     "--trust-remote-code": "a checkpoint's code is never run: leave it out",
     "--lora-modules": "--lora ADAPTER loads one, by the name of its file",
     "--generation-config --override-generation-config": "--temp, --top-k and others of `octavo serve` say it",
-    "-md --model-draft --draft --draft-max --draft-min --speculative-config --num-speculative-tokens": "there are no "
-    "draft models; --speculate of `octavo serve` takes drafts from a reply's own text",
+    "--draft-max --draft-min --draft-n --draft-p-min --speculative-config --num-speculative-tokens": "--draft MODEL "
+    "says which model drafts; how many tokens pay is measured while it runs",
     "--mmproj --image --audio": "pictures and sounds can't be read",
     "--tokenizer --tokenizer-name": "the model's file or folder has it: leave it out",
     "--kl-divergence --kl-divergence-base": "`octavo eval kl MODEL TEXT --base MODEL` compares with another model",

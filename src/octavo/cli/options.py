@@ -81,7 +81,16 @@ Lora = Annotated[
     place_option(metavar="ADAPTER[=SCALE]",
           help="A LoRA adapter for the model: a GGUF file, a PEFT folder or ORG/REPO of the hub; may be repeated."),
 ]
-
+Draft = Annotated[
+    str | None,
+    typer.Option("--draft", "-md", metavar="MODEL", rich_help_panel="Speculative decoding",
+                 help="A smaller model of the same vocabulary, which drafts replies; they stay the same."),
+]
+Speculation = Annotated[
+    Literal["auto", "lookup", "draft", "off"],
+    typer.Option("--speculate", rich_help_panel="Speculative decoding",
+                 help="Where drafts come from: the reply's own text, --draft, or auto: both (on a GPU only --draft)."),
+]
 
 RAY_ADDRESS_HELP = "The Ray cluster for replicas: HOST:PORT, auto (this machine's) or local (started for this command)."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

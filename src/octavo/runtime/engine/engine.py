@@ -48,7 +48,7 @@ from octavo.runtime.engine.captured_sizes import (
     pad_to_bucket,
     size_of,
 )
-from octavo.runtime.engine.engine_config import EngineConfig, Speculate, usual_speculation
+from octavo.runtime.engine.engine_config import EngineConfig, Speculate
 from octavo.runtime.engine.engine_limits import cache_pages, context_of, require_context, require_heads, step_limits
 from octavo.runtime.engine.kept_weights import keeping_weights
 from octavo.runtime.engine.kernels_ahead import compile_ahead
@@ -60,7 +60,7 @@ from octavo.runtime.sampling.draw import DeviceDraws
 from octavo.runtime.sampling.processors import DeviceAdjustments
 from octavo.runtime.sampling.top_k import DRAWN, LOGITS
 
-__all__ = ["Engine", "EngineConfig", "Speculate", "usual_speculation"]
+__all__ = ["Engine", "EngineConfig", "Speculate"]
 
 if TYPE_CHECKING:
     from octavo.runtime.parallel.group import RankGroup

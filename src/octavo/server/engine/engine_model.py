@@ -13,7 +13,7 @@ from octavo.progress import Show, on_terminal, shown
 from octavo.runtime.cache.page_pool import page_bytes
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.engine import Engine
-from octavo.runtime.engine.engine_config import EngineConfig, usual_speculation
+from octavo.runtime.engine.engine_config import EngineConfig, speculation
 from octavo.runtime.engine.engine_limits import context_of
 from octavo.runtime.engine.placement import backends_for
 from octavo.runtime.engine.tensor_overrides import device_of, overrides
@@ -44,11 +44,11 @@ def load_model(
     config = EngineConfig(
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, pipeline=options.pipeline,
         kv_memory=kv_memory, max_sequences=options.max_sequences, weight_cache=options.weight_cache,
-        speculate=options.speculate or usual_speculation(backends[0]),
+        speculate=speculation(options.speculate, backends[0], options.draft),
         overrides=overrides(dict(options.override_tensor), options.n_cpu_moe),
     )
     with on_terminal() if show is None else shown(show):
-        return model_of(file, backends, config, options.lora, before)
+        return model_of(file, backends, config, options.lora, before, options.draft)
 
 
 def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backends: Sequence[Backend]) -> int | None:
