@@ -15,12 +15,12 @@ import numpy as np
 
 from octavo.formats import QTensor
 from octavo.formats.qtensor import TimesQTensor
-from octavo.formats.spec import AnyArray
+from octavo.formats.spec import U8, AnyArray
 from octavo.garbage import no_collection
 from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.plan import Fed, Packed, Plan, StepHandle, Steps, Watch
-from octavo.graph.protocol import AsyncBackend, Backend, Call
+from octavo.graph.protocol import AsyncBackend, Backend, Call, Saved
 from octavo.graph.read_ahead import ReadAhead
 from octavo.graph.schedule import Schedule
 from octavo.progress import tell
@@ -216,6 +216,32 @@ class Executor:
         """Copy the slot of a sequence over another one, in the states of all layers."""
         for (where, _), states in self._states.items():
             self.backends[where].copy_state(states, target, source)
+
+    def save(self, place: str, number: int) -> list[Saved]:
+        """A page of the caches that have as many rows as `place` says, or a slot of "states", by backend."""
+        return [self.backends[b].save(values) for b, values in self._parts(place, number).items()]
+
+    def restore(self, place: str, number: int, data: U8 | Sequence[Saved]) -> None:
+        """Fill a page, or a slot, from what another one was."""
+        at = 0
+        for i, (b, values) in enumerate(self._parts(place, number).items()):
+            nbytes = sum(value.nbytes for value in values)
+            self.backends[b].restore(values, data[at : at + nbytes] if isinstance(data, np.ndarray) else data[i])
+            at += nbytes
+
+    def saved_bytes(self, place: str) -> int:
+        """Bytes of a page, or of a slot."""
+        return sum(value.nbytes for values in self._parts(place, 0).values() for value in values)
+
+    def _parts(self, place: str, number: int) -> dict[int, list[Any]]:
+        """The values of a page or of a slot, by backend."""
+        found: dict[int, list[Any]] = {}
+        for (where, _), (rows, cache) in self._caches.items():
+            if rows == place:
+                found.setdefault(where, []).extend(self.backends[where].page_parts(cache, number))
+        for (where, _), states in self._states.items() if place == "states" else ():
+            found.setdefault(where, []).append(states[number])
+        return found
 
     def replace(self, tensor: QTensor) -> None:
         """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from octavo.formats import QTensor
-from octavo.formats.spec import F32, AnyArray
+from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.communicator import Communicator
 from octavo.graph.node import DType, Graph, Node, Sizes
 
@@ -58,6 +58,15 @@ class Binder(Protocol):
         """What was bound since the last time, which runs one after the other, as fewer calls that do the same."""
 
 
+class Saved(Protocol):
+    """Values of a backend, copied to the host."""
+
+    nbytes: int
+
+    def data(self) -> U8:
+        """Their bytes; any thread may wait for them."""
+
+
 class Backend(Protocol):
     """A device and the kernels for it. A buffer, a loaded weight and a view are the backend's own kinds of thing."""
 
@@ -95,6 +104,9 @@ class Backend(Protocol):
     def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> Any:
         """The keys or the values of a layer, [rows, H, D], zeroed, in a type of `formats.cache`."""
 
+    def page_parts(self, cache: Any, page: int) -> list[Any]:
+        """The values that a page of a cache consists of, PAGE_SIZE rows with their scales."""
+
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         """Copy a page of a cache, PAGE_SIZE rows, over another one, after all calls made so far."""
 
@@ -103,6 +115,12 @@ class Backend(Protocol):
 
     def copy_state(self, states: Any, target: int, source: int) -> None:
         """Copy a slot over another one, after all calls made so far."""
+
+    def save(self, values: Sequence[Any]) -> Saved:
+        """A copy on the host of values as they are once all calls made so far are done, one after the other."""
+
+    def restore(self, values: Sequence[Any], data: U8 | Saved) -> None:
+        """Fill values from what they were, after all calls made so far."""
 
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         """`value`, the first input of an alias op, as its result: no copy."""

@@ -66,6 +66,7 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/props", native.props),
     ("GET", "/lora-adapters", native.lora_adapters),
     ("GET", "/slots", native.slots),
+    ("POST", "/slots/{number}", native.slot_action),
     ("GET", "/metrics", meta.metrics),
     ("GET", "/", meta.chat_page),
 )

@@ -10,6 +10,9 @@ import msgspec
 
 from octavo.server.http.tls import Certificate
 
+CLOSE_S = 5.0
+"""Seconds that an engine has to write what it keeps."""
+
 
 class KVEvents(msgspec.Struct, frozen=True):
     """Where an engine tells which pages its prefix cache has, see `octavo.server.kv_events`.
@@ -54,6 +57,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_timeout  seconds of a step, or of a load, after which the engine is ended, or its ranks are; 0: no limit
     asks        the engine says what the model needs, and waits to be allowed, before it reads weights
     memory      bytes that it shares with other models; a usual cache takes its share of no more
+    cache_disk  bytes of prefixes that are kept on disk, in `cache_dir`, and `cache_ram` in the host's memory; 0: none
+    slots       conversations can be saved to files
     """
 
     path: str
@@ -81,6 +86,15 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_timeout: float = 600.0
     asks: bool = False
     memory: int | None = None
+    cache_disk: int = 0
+    cache_ram: int = 0
+    cache_dir: str | None = None
+    slots: bool = False
+
+    @property
+    def close_time(self) -> float:
+        """Seconds that the engine has to end."""
+        return CLOSE_S if self.cache_disk else 0.0
 
 
 @dataclass(frozen=True)
@@ -142,6 +156,7 @@ class ServerOptions:
     max_tokens     of a reply that asks for no number; None for what each route has
     log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
+    slot_path      folder of the files that slots are saved to; None: they are not
     secret         by which the front of replicas is known, see `HandoverReader`; "" where there is none
     data_dir       folder of what is kept over restarts: responses, files, batches; None for responses in memory alone
     """
@@ -166,6 +181,7 @@ class ServerOptions:
     max_tokens: int | None = None
     log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
+    slot_path: str | None = None
     secret: str = ""
     data_dir: str | None = None
     limits: Limits = Limits()

@@ -23,6 +23,8 @@ from octavo.graph.node import PAGE_SIZE
 from octavo.graph.protocol import BoundedBackend
 from octavo.io.system_memory import resident, room
 from octavo.jit.clock import clock
+from octavo.runtime.cache.tiers.open_tiers import open_tiers
+from octavo.runtime.cache.tiers.slot_file import SlotFiles
 from octavo.runtime.engine.captured_sizes import TILE
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine
@@ -48,6 +50,7 @@ from octavo.server.engine.engine_protocol import (
     Quit,
     Ready,
     Score,
+    SlotAction,
     StepOutputs,
     ToEngine,
     ToFront,
@@ -129,6 +132,7 @@ class EngineLoop:
                     self.kv_events.recorder.flush()
         if self.core is not None:
             self.core.remember()
+            self.core.close()
 
     def _go_on_warming(self) -> float | None:
         """Make a little more ready, which stays: seconds after which there may be more to do, None for never."""
@@ -187,7 +191,7 @@ class EngineLoop:
                 self.core.cancel(request)
             with self.model.engine.lock:
                 self.side.cancel(message.ids)
-        elif isinstance(message, Score | Embed):
+        elif isinstance(message, Score | Embed | SlotAction):
             self.side.add(message)
 
     def _add(self, add: Add) -> None:
@@ -335,6 +339,15 @@ def make_loop(
     target = usual if options.itl_target is None else options.itl_target
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
     loop.warm_up()
+    if loop.core is not None:
+        folder = None if options.cache_dir is None else Path(options.cache_dir)
+        tiers = open_tiers(
+            model.engine, disk=options.cache_disk, ram=options.cache_ram, folder=folder, slots=options.slots
+        )
+        if tiers is not None and tiers.tiers:
+            loop.core.use_tiers(tiers)
+        if tiers is not None and options.slots:
+            loop.side.slots = SlotFiles(tiers, loop.core.scheduler)
     if options.kv_events is not None:
         loop.kv_events = publisher(model, options)
     keep()

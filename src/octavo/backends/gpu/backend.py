@@ -15,12 +15,12 @@ from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
 from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import block_of
-from octavo.formats.spec import F32, AnyArray
+from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.collective_ops import COLLECTIVES
 from octavo.graph.communicator import Communicator
 from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes, is_static
 from octavo.graph.pointwise import POINTWISE
-from octavo.graph.protocol import Call
+from octavo.graph.protocol import Call, Saved
 from octavo.graph.schedule import root
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from octavo.backends.gpu.collectives.communicator import GpuCommunicator
     from octavo.backends.gpu.launch.context import Context
+    from octavo.backends.gpu.launch.device_values import DeviceCopy
     from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
 Bind = Callable[["Context", "BoundNode"], list[Call]]
@@ -212,14 +213,37 @@ class GpuBackend:
     def copy_state(self, states: torch.Tensor, target: int, source: int) -> None:
         states[target].copy_(states[source])
 
-    def copy_page(self, cache: Any, target: int, source: int) -> None:
+    def page_parts(self, cache: Any, page: int) -> list[torch.Tensor]:
         pages = [cache.data.unflatten(0, (-1, PAGE_SIZE))]
         if cache.scaling == "dynamic":
             pages.append(cache.scales)
         elif cache.scales is not None and not cache.scaling:
             pages.append(cache.scales.unflatten(0, (-1, PAGE_SIZE)))
-        for of_pages in pages:
-            of_pages[target].copy_(of_pages[source])
+        return [of_pages[page] for of_pages in pages]
+
+    def copy_page(self, cache: Any, target: int, source: int) -> None:
+        for into, part in zip(self.page_parts(cache, target), self.page_parts(cache, source), strict=True):
+            into.copy_(part)
+
+    def save(self, values: Sequence[torch.Tensor]) -> DeviceCopy:
+        from octavo.backends.gpu.launch.device_values import DeviceCopy, raw_parts
+
+        host = self._host(sum(value.nbytes for value in values))
+        for value, part in zip(values, raw_parts(host, values), strict=True):
+            part.copy_(value, non_blocking=True)
+        return DeviceCopy(host, self._copied(values[0].device))
+
+    def restore(self, values: Sequence[torch.Tensor], data: U8 | Saved) -> None:
+        from octavo.backends.gpu.launch.device_values import DeviceCopy, raw_parts
+
+        if isinstance(data, DeviceCopy):  # made before on this stream, so that nobody has to wait for it
+            host = data.host
+        else:
+            raw = data if isinstance(data, np.ndarray) else data.data()
+            host = self._host(raw.nbytes)
+            host.numpy()[...] = raw
+        for value, part in zip(values, raw_parts(host, values), strict=True):
+            value.copy_(part, non_blocking=True)
 
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         if node.op == "reshape":
@@ -243,7 +267,7 @@ class GpuBackend:
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:
         target(self.card)
-        host = self._host(value)
+        host = self._host(value.shape, value.dtype)
         host.numpy()[...] = data
         value.copy_(host, non_blocking=True)
 
@@ -251,18 +275,26 @@ class GpuBackend:
         return self.begin_read(value)()
 
     def begin_read(self, value: torch.Tensor) -> Callable[[], AnyArray]:
-        host = self._host(value)
+        host = self._host(value.shape, value.dtype)
         host.copy_(value, non_blocking=True)
         if self.target.kind != "cuda":
             return host.numpy
-        cuda = cast(Any, self._torch.cuda)
-        done = cuda.Event()
-        done.record(cuda.current_stream(value.device))
+        done = self._copied(value.device)
 
         def wait() -> AnyArray:
-            done.synchronize()
+            done()
             return np.array(host.numpy())
 
+        return wait
+
+    def _copied(self, device: torch.device) -> Callable[[], None]:
+        """What waits for the copies that were begun so far."""
+        if self.target.kind != "cuda":
+            return lambda: None
+        cuda = cast(Any, self._torch.cuda)
+        done = cuda.Event()
+        done.record(cuda.current_stream(device))
+        wait: Callable[[], None] = done.synchronize
         return wait
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, places: Sequence[int] | None = None) -> None:
@@ -271,9 +303,9 @@ class GpuBackend:
             source = source.index_select(0, at.to(source.device, non_blocking=True))
         target.view(-1)[: source.numel()].copy_(source.reshape(-1), non_blocking=True)
 
-    def _host(self, value: torch.Tensor) -> torch.Tensor:
-        """Memory of the host like a value, page-locked; torch keeps it from others until copies are done with it."""
-        return self._torch.empty(value.shape, dtype=value.dtype, pin_memory=self.target.kind == "cuda")
+    def _host(self, shape: int | torch.Size, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Memory of the host, by default of bytes, page-locked; torch keeps it until copies are done with it."""
+        return self._torch.empty(shape, dtype=dtype or self._torch.uint8, pin_memory=self.target.kind == "cuda")
 
     def synchronize(self) -> None:
         if self.target.kind == "cuda":

@@ -96,8 +96,8 @@ class ReferenceBackend(HostMemory):
         with _enough_memory(self.nbytes(shape, "f32"), "a layer's states; fewer sequences need less"):
             return np.zeros(shape, np.float32)
 
-    def copy_page(self, cache: Any, target: int, source: int) -> None:
-        super().copy_page(cache.values if isinstance(cache, _RoundedCache) else cache, target, source)
+    def page_parts(self, cache: Any, page: int) -> list[AnyArray]:
+        return super().page_parts(cache.values if isinstance(cache, _RoundedCache) else cache, page)
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         array: AnyArray = getattr(ops, node.op)(value, *((None,) * (len(node.inputs) - 1)), **node.attrs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ACCESS = "Network and access"
 access_option = partial(typer.Option, rich_help_panel=ACCESS)
+kept_option = partial(typer.Option, rich_help_panel="Prefixes that last")
 limit_option = partial(typer.Option, rich_help_panel="Limits and speed")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
@@ -93,7 +95,26 @@ class EngineLimits:
 
 
 @dataclass
-class ServerLimits(EngineLimits):
+class KeptPrefixes:
+    """Prefixes that are kept beyond the KV cache."""
+
+    cache_disk: Annotated[
+        str | None, kept_option(metavar="BYTES", help="Keep prefixes of prompts on disk, e.g. 20G (default: none).")
+    ] = None
+    cache_dir: Annotated[
+        str | None, kept_option(metavar="FOLDER", help="Where they are kept (default: prefixes/ in Octavo's cache).")
+    ] = None
+    cache_ram: Annotated[
+        str | None,
+        kept_option(metavar="BYTES", help="Keep prefixes that a GPU has no room for in the host's memory, e.g. 8G."),
+    ] = None
+    slot_save_path: Annotated[
+        str | None, kept_option(metavar="FOLDER", help="Where /slots saves conversations, by names of files.")
+    ] = None
+
+
+@dataclass
+class ServerLimits(EngineLimits, KeptPrefixes):
     """The same, how many requests are taken, and how long they may take."""
 
     itl_target: Annotated[
@@ -122,6 +143,9 @@ def engine_options(
     """What an engine is loaded with. Raises UsageError."""
     from octavo.server.serve_options import EngineOptions
 
+    kept = limits if isinstance(limits, KeptPrefixes) else KeptPrefixes()
+    if kept.cache_dir is not None and kept.cache_disk is None:
+        raise UsageError("--cache-dir needs --cache-disk, which says how much may be kept there")
     return EngineOptions(
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
         gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=itl_target,
@@ -129,7 +153,9 @@ def engine_options(
         speculate=limits.speculate, draft=limits.draft, deterministic=limits.deterministic, attention=where.attention,
         lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline, step_timeout=limits.step_timeout,
         weight_cache=where.weight_cache, n_cpu_moe=where.cpu_experts,
-        override_tensor=tuple(where.overrides.items()),
+        override_tensor=tuple(where.overrides.items()), slots=kept.slot_save_path is not None, cache_dir=kept.cache_dir,
+        cache_disk=0 if kept.cache_disk is None else nbytes(kept.cache_disk, "--cache-disk"),
+        cache_ram=0 if kept.cache_ram is None else nbytes(kept.cache_ram, "--cache-ram"),
     )
 
 
@@ -144,6 +170,13 @@ def nbytes(text: str, option: str = "--kv-memory") -> int:
     if found < 1:
         raise UsageError(f"{option} is {text!r} (allowed: bytes, such as 512M or 4G)")
     return found
+
+
+def slot_folder(path: str | None) -> str | None:
+    """Raises UsageError for what is not a folder."""
+    if path is not None and not os.path.isdir(path):
+        raise UsageError(f"--slot-save-path is {path}, which is not a folder (allowed: one that exists)")
+    return path
 
 
 def server_options(
@@ -167,8 +200,8 @@ def server_options(
         certificate=certificate(access.ssl_cert, access.ssl_key), keys=_keys(access),
         hosts=_hosts(access.allow_host or ()), origins=_origins(access.origin or ()),
         strict_model=naming.strict_model, share_cache=limits.share_cache, limits=front,
-        chat_template=naming.chat_template, log_requests=access.log_requests, lora=lora, data_dir=access.data_dir,
-        **defaults.given(),
+        slot_path=slot_folder(limits.slot_save_path), data_dir=access.data_dir,
+        chat_template=naming.chat_template, log_requests=access.log_requests, lora=lora, **defaults.given(),
     )
 
 

@@ -27,6 +27,7 @@ from octavo.cli.serve.options import (
     nbytes,
     require_one_template,
     server_options,
+    slot_folder,
     words_of,
 )
 from octavo.errors import OctavoError, UsageError
@@ -302,6 +303,7 @@ class Shelf:
         server = replace(
             self.base, name=found.name, aliases=tuple(sorted(aliases)), tags=words_of("--tags", naming.tags),
             chat_template=naming.chat_template, share_cache=limits.share_cache, lora=lora,
+            slot_path=slot_folder(limits.slot_save_path),
             limits=replace(self.base.limits, queue=limits.queue, drain_time=limits.drain_timeout, ping=limits.ping),
             **options.defaults.given(),
         )

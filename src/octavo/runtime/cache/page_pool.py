@@ -30,7 +30,7 @@ class Sequence:
     `window` has those of layers with a window, where these have pages of their own. Up to `room` tokens the sequence
     can go on in pages that nobody else reads. `row` has the pages as an array; a pool that changes them drops it.
     `slot` is where its state lies, which has seen `seen` tokens, if the model has layers with states; it gets one when
-    it grows, with what is in `origin`.
+    it grows, with what is in `origin`. `keys` are those of `tiers` of its pages, of which the first `kept` are kept.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -41,6 +41,8 @@ class Sequence:
     slot: int | None = None
     seen: int = 0
     origin: KeptState | None = None
+    keys: list[bytes] = field(default_factory=list)
+    kept: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -288,7 +290,8 @@ class PagePool:
                 if sequence.slot is not None:
                     self.states.give_back(sequence.slot)
                 sequence.slot, sequence.seen, sequence.origin = None, 0, None
-            del sequence.tokens[length:]
+            del sequence.tokens[length:], sequence.keys[length // PAGE_SIZE + 1 :]
+            sequence.kept = min(sequence.kept, length // PAGE_SIZE)
             sequence.room, sequence.row = 0, None
             keep = pages_for(length)
             released = sequence.pages[keep:]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -32,7 +32,7 @@ class PrefixNode:
     """A page and what lies in it, up to PAGE_SIZE tokens; those of a root are none.
 
     Children are by their tokens, which `order` has sorted, and states by the tokens that they have seen after this
-    node's: with these one of the children begins.
+    node's: with these one of the children begins. `key` is that of `tiers`, of a full page that was asked for.
     """
 
     tokens: Tokens
@@ -42,6 +42,7 @@ class PrefixNode:
     children: dict[Tokens, PrefixNode] = field(default_factory=dict)
     order: list[Tokens] = field(default_factory=list)
     states: dict[Tokens, KeptState] = field(default_factory=dict)
+    key: bytes = b""
 
     @property
     def above(self) -> PrefixNode:
@@ -95,6 +96,7 @@ class PrefixTree:
         self._nodes: dict[int, PrefixNode] = {}  # by page
         self._evictable: OrderedDict[PrefixNode, None] = OrderedDict()  # unlocked, least recently used first
         self.listener: TreeListener | None = None
+        self.on_evict: Callable[[PrefixNode], None] = lambda node: None
         pool.store = self
 
     def __len__(self) -> int:
@@ -121,6 +123,14 @@ class PrefixTree:
         if self.pool.states is not None and state is not None:
             self.pool.states.touch(state)
         return Sequence([node.page for node in nodes], list(prompt[:length]), origin=state)
+
+    def lock_prefix(self, tokens: Seq[int], cache_salt: Hashable = "") -> Sequence:
+        """A sequence of the full pages of `tokens` that are here, whether or not a state is kept; they are locked."""
+        nodes, length = self._walk([*tokens, 0], cache_salt)
+        pages = [node.page for node in nodes[: length // PAGE_SIZE]]
+        for page in pages:
+            self.pool.lock(page)
+        return Sequence(pages, list(tokens[: len(pages) * PAGE_SIZE]))
 
     def match_length(self, prompt: Seq[int], cache_salt: Hashable = "") -> int:
         """How many tokens `match_prefix` would give."""
@@ -238,7 +248,9 @@ class PrefixTree:
 
     def evict(self) -> None:
         """Give back the least recently used page of the ones that no sequence locks."""
-        self._remove(next(node for node in self._evictable if not node.children))
+        node = next(node for node in self._evictable if not node.children)
+        self.on_evict(node)
+        self._remove(node)
 
     def forget(self, page: int) -> None:
         """Drop this page, with nothing below it."""
@@ -254,6 +266,14 @@ class PrefixTree:
             below += found[-1].children.values()
         for node in reversed(found):
             self._remove(node)
+
+    def erase(self, tokens: Seq[int], cache_salt: Hashable = "") -> int:
+        """Drop the pages of `tokens` that no sequence locks and no other page comes after: how many tokens are left."""
+        nodes, length = self._walk([*tokens, 0], cache_salt)
+        while nodes and nodes[-1] in self._evictable and not nodes[-1].children:
+            self._remove(nodes.pop())
+            length = len(nodes) * PAGE_SIZE
+        return length
 
     def _remove(self, node: PrefixNode) -> None:
         assert not node.children

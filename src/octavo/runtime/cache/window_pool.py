@@ -71,6 +71,10 @@ class WindowPool:
         while len(mine.pages) < pages_for(length):
             mine.pages.append(self._free.pop())
 
+    def take(self, given_back: int, count: int) -> WindowPages:
+        """Pages after those that were given back; this many are free."""
+        return WindowPages([0] * given_back + [self._free.pop() for _ in range(count)], given_back)
+
     def reaches(self, mine: WindowPages, length: int) -> bool:
         """Whether the window of the token after `length` others is still there."""
         return max(0, length + 1 - self.window) // PAGE_SIZE >= mine.given_back

@@ -11,6 +11,8 @@ from octavo.errors import UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.cache.prefault import SHARE, PagePrefault
+from octavo.runtime.cache.tiers.prefix_tiers import PrefixTiers
+from octavo.runtime.cache.tiers.restore import Restorer
 from octavo.runtime.engine.captured_sizes import PROMPTS, TILE, StepSize
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.start_record import StartRecord, record_of
@@ -74,6 +76,18 @@ class EngineCore:
         self.engine.require_tokens(request.prompt)
         with self.engine.lock:
             self.scheduler.add(request)
+
+    def use_tiers(self, tiers: PrefixTiers) -> None:
+        """Keep prefixes beyond the engine's pages, and bring them back, from now on."""
+        with self.engine.lock:
+            self.engine.load()
+            self.scheduler.restorer = Restorer(tiers)
+            self.engine.prefixes.on_evict = tiers.evicted
+
+    def close(self) -> None:
+        """Write what is left to keep of prefixes."""
+        if self.scheduler.restorer is not None:
+            self.scheduler.restorer.tiers.close()
 
     def warm_up(self) -> None:
         """Capture all sizes of steps in advance, where steps are captured: it takes some seconds."""
@@ -172,6 +186,8 @@ class EngineCore:
         else:
             step = replace(last.step, ended=tuple(self.scheduler.drop_cancelled()))
         if not step.parts:
+            if self.scheduler.restorer is not None and self.scheduler.restoring:
+                self.scheduler.restorer.wait(IDLE_S)
             return list(step.ended)
         ahead = self.speculator is None or self.speculator.rests(step.num_decodes)
         if self.speculator is not None and (ahead or last is not None):
@@ -231,6 +247,8 @@ class EngineCore:
     def _make_room(self, sequence: Sequence) -> None:
         """Free pages that nobody is about to use: `sequence` is short of them."""
         self.scheduler.forget()
+        if self.scheduler.restorer is not None:
+            self.scheduler.restorer.give_way(sequence)
         for request in list(self.scheduler.running):
             if request.sequence is not sequence and (request.paused if self.engine.thread.in_step else request.yields):
                 self.scheduler.preempt(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from octavo.runtime.output.reply import FinishReason, LogProbs
 from octavo.runtime.sampling.sampler import ChainSampler, Sampler
 from octavo.runtime.sampling.token_counts import CountedText
 from octavo.runtime.speculation.draft_record import DraftRecord
+
+if TYPE_CHECKING:
+    from octavo.runtime.cache.tiers.restore import Restore
 
 
 class State(Enum):
@@ -127,6 +130,7 @@ class Request:
     num_pending_outputs  tokens that these sample
     awaited_prefill      the request whose prefill it waits for, and how many tokens of that
     state_checkpoints    lengths at which a step ends and the state is kept, where layers have states
+    restore              what is found of its prompt beyond the pool
     """
 
     prompt: Seq[int]
@@ -159,6 +163,7 @@ class Request:
     num_pending_outputs: int = field(default=0, init=False)
     awaited_prefill: tuple[Request, int] | None = field(default=None, init=False)
     state_checkpoints: tuple[int, ...] = field(default=(), init=False)
+    restore: Restore | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = CountedText(self.prompt)

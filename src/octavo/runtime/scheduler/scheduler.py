@@ -21,6 +21,7 @@ from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, Usag
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree, common_length
+from octavo.runtime.cache.tiers.restore import Restorer
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.captured_sizes import at_most, chunk_sizes
@@ -81,6 +82,7 @@ class Scheduler:
 
     n_ctx        tokens that a sequence may hold
     max_running  requests that may be in one step
+    restorer     brings back what is kept of prompts beyond the pool
     """
 
     pool: PagePool
@@ -90,6 +92,7 @@ class Scheduler:
     max_running: int
     waiting: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
+    restorer: Restorer | None = None
     preemptions: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -230,7 +233,7 @@ class Scheduler:
     def preempt(self, request: Request) -> None:
         """Put a running request back into the queue; its pages go to others."""
         self._leave(request)
-        request.sequence, request.state = Sequence(), State.WAITING
+        request.sequence, request.state, request.restore = Sequence(), State.WAITING, None
         insort(self.waiting, request, key=RANK)
 
     def _admit(self) -> None:
@@ -244,10 +247,16 @@ class Scheduler:
             if request.paused or request.pending_mask is not None or self._awaits_prefill(request, pending):
                 held_back += 1
                 continue
-            sequence, length = self._cached_prefix(request), len(request.tokens)
             if len(self.running) != counted:  # some may have given way
                 num_growing, counted = sum(map(self._may_grow, self.running)), len(self.running)
+            if self.restorer is not None and self._restores(self.restorer, request, num_growing):
+                held_back += 1
+                continue
+            sequence, length = self._cached_prefix(request), len(request.tokens)
             needed = self.pool.missing(sequence, length) + num_growing
+            if needed > self.pool.free and self.restorer is not None and self.restorer.active:  # they end soon
+                self.pool.release(sequence)
+                return
             self.pool.make_room(sequence, needed)
             if self.running and needed > self.pool.free:
                 self.pool.release(sequence)
@@ -274,10 +283,32 @@ class Scheduler:
         """What is in the cache of a request's tokens, but for the last one."""
         if self.pool.shares:
             return self.tree.match_prefix(request.tokens, request.cache_salt)
+        found = request.restore and self.restorer and self.restorer.taken(request.restore)
+        if found:
+            self.keep_as_last(found, request.cache_salt)
         (cache_salt, sequence), self._last = self._last, ("", Sequence())
         tokens = request.tokens[:-1] if cache_salt == request.cache_salt else []
         self.pool.shrink(sequence, self.pool.reached(sequence, common_length(sequence.tokens, tokens)))
         return sequence
+
+    def _restores(self, restorer: Restorer, request: Request, num_growing: int) -> bool:
+        """Whether a request waits for what is kept of its prompt beyond the pool, or for pages to have that in."""
+        if request.restore is None:
+            busy, needed = self.running or restorer.active, pages_for(len(request.tokens)) + num_growing
+            if busy and needed + restorer.reserved > self.pool.free + self.kept:
+                return True
+            salt, tokens = request.cache_salt, request.tokens
+            if self.pool.shares:
+                floor = self.tree.match_length(tokens, salt)
+            else:
+                floor = common_length(self._last[1].tokens, tokens) if self._last[0] == salt else 0
+            request.restore = restorer.begin(tokens, salt, floor)
+        return request.restore is None or not restorer.go_on(request.restore, alone=not self.running)
+
+    @property
+    def restoring(self) -> bool:
+        """Whether a request waits for what is kept of its prompt."""
+        return self.restorer is not None and any(r.restore is None or not r.restore.done for r in self.wanting)
 
     def _state_checkpoints(self, request: Request) -> tuple[int, ...]:
         """Where the states of a new request are kept: where other prompts diverged, and before its end.
@@ -332,8 +363,16 @@ class Scheduler:
             sequence.tokens += request.tokens[before : before + n]
             if (before + n) // PAGE_SIZE > before // PAGE_SIZE:
                 self.tree.insert(sequence, request.cache_salt)
+                if self.restorer is not None:
+                    self.restorer.tiers.keep(sequence, request.cache_salt)
             if len(sequence) in request.state_checkpoints:
                 self.tree.insert_state(sequence, request.cache_salt)
+                if self.restorer is not None:
+                    self.restorer.tiers.keep_last(sequence, request.cache_salt, len(sequence))
+            if self.pool.windows is not None and self.restorer is not None:
+                at = (len(request.prompt) - BEFORE_END) // PAGE_SIZE * PAGE_SIZE
+                if before < len(request.prompt) <= before + n and at >= MIN_CHECKPOINT:
+                    self.restorer.tiers.keep_last(sequence, request.cache_salt, at)
         for request, _ in step.parts:
             if request.siblings and not request.left:
                 self._fork(request)
@@ -350,6 +389,8 @@ class Scheduler:
         if request.state is State.RUNNING:
             if isinstance(why, NonFiniteError):
                 self.tree.invalidate(request.sequence, request.cache_salt)
+                if self.restorer is not None:
+                    self.restorer.tiers.forget(request.sequence, request.cache_salt)
             _remove(self.running, request)
             self.pool.release(request.sequence)
             request.state = State.FINISHED
@@ -385,6 +426,8 @@ class Scheduler:
             self._leave(request)
         else:
             _remove(self.waiting, request)
+            if self.restorer is not None and request.restore is not None:
+                self.restorer.end(request.restore)
         request.state, request.finish_reason = State.FINISHED, reason
         return RequestOutput(request, None, reason)
 
@@ -392,6 +435,8 @@ class Scheduler:
         """Take a request out of the steps; others may find what was computed of it."""
         _remove(self.running, request)
         request.num_inflight_tokens = request.num_pending_outputs = 0
+        if self.restorer is not None:
+            self.restorer.tiers.keep_last(request.sequence, request.cache_salt)
         if self.pool.shares:
             if self.pool.states is None:
                 self.tree.insert(request.sequence, request.cache_salt, tail=True)
@@ -410,6 +455,16 @@ class Scheduler:
     def forget(self) -> None:
         """Give back the pages of the sequence that is kept where the tree keeps none."""
         self.pool.release(self._last[1])
+
+    @property
+    def last(self) -> tuple[str, Sequence]:
+        """The sequence that is kept where the tree keeps none, and its salt."""
+        return self._last
+
+    def keep_as_last(self, sequence: Sequence, salt: str) -> None:
+        """Have a sequence as the one that is kept where the tree keeps none."""
+        self.forget()
+        self._last = salt, sequence
 
     @property
     def active(self) -> list[Request]:

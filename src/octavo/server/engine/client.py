@@ -24,12 +24,16 @@ from octavo.server.engine.engine_protocol import (
     Ready,
     Score,
     Scored,
+    SlotAction,
+    SlotDone,
+    SlotKind,
     StepOutputs,
     ToEngine,
     ToFront,
     Vectors,
 )
 
+Answer = Scored | Vectors | SlotDone
 State = Literal["loading", "ready", "dead"]
 NO_STATS = Stats(*[0] * 10)
 
@@ -136,7 +140,7 @@ class EngineClient:
         self.on_load: Callable[[Asks | Loading], None] = lambda message: None
         self._ids = count(1)
         self._streams: dict[int, EngineStream] = {}
-        self._answers: dict[int, asyncio.Future[Scored | Vectors]] = {}
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -206,13 +210,20 @@ class EngineClient:
         assert isinstance(answer, Vectors)
         return answer
 
-    async def _ask(self, one: int, message: ToEngine) -> Scored | Vectors:
+    async def slot(self, action: SlotKind, tokens: list[int], salt: str, path: str) -> SlotDone:
+        """Save, restore or erase a conversation, see `SlotAction`. Raises EngineFailedError, EngineDiedError."""
+        (one,) = self.new_ids(1)
+        answer = await self._ask(one, SlotAction(one, action, tokens, salt, path))
+        assert isinstance(answer, SlotDone)
+        return answer
+
+    async def _ask(self, one: int, message: ToEngine) -> Answer:
         if self.state != "ready":
             raise EngineDiedError(self.failure or "the engine is not ready")
         self._answers[one] = future = asyncio.get_running_loop().create_future()
         self._send(message)
         try:
-            answer: Scored | Vectors = await future
+            answer: Answer = await future
             return answer
         except asyncio.CancelledError:
             if self.state == "ready":
@@ -238,10 +249,10 @@ class EngineClient:
         elif isinstance(message, Broken):
             self.wrong_argument = message.argument
             self.died(message.message)
-        elif isinstance(message, Scored | Vectors | Failed):
+        elif isinstance(message, Answer | Failed):
             self._answer(message)
 
-    def _answer(self, message: Scored | Vectors | Failed) -> None:
+    def _answer(self, message: Answer | Failed) -> None:
         if (future := self._answers.get(message.id)) is not None and not future.done():
             if isinstance(message, Failed):
                 future.set_exception(EngineFailedError(message.kind, message.message))

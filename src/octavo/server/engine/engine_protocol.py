@@ -1,11 +1,13 @@
 """Messages between front and engine: msgpack, and nothing that could be executed.
 
-The front sends `Add`, `Cancel`, `Score`, `Embed`, `Ping` and `Quit`; the engine `Ready` or `Broken` once, then a `Step`
-for each step, and an answer to each `Score`, `Embed` and `Ping`. One that is to ask sends `Asks` before it reads
-weights, waits for `Go`, and tells by `Loading` how far it is.
+The front sends `Add`, `Cancel`, `Score`, `Embed`, `SlotAction`, `Ping` and `Quit`; the engine `Ready` or `Broken` once,
+then a `Step` for each step, and an answer to each `Score`, `Embed`, `SlotAction` and `Ping`. One that is to ask sends
+`Asks` before it reads weights, waits for `Go`, and tells by `Loading` how far it is.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -71,6 +73,19 @@ class Embed(msgspec.Struct, tag="embed", array_like=True, frozen=True):
     pooling: str
     normalize: bool
     seconds: list[int] = []
+
+
+SlotKind = Literal["save", "restore", "erase"]
+
+
+class SlotAction(msgspec.Struct, tag="slot", array_like=True, frozen=True):
+    """Save a conversation to a file, restore it, or erase it; see `octavo.runtime.cache.tiers.slot_file`."""
+
+    id: int
+    action: SlotKind
+    tokens: list[int]
+    salt: str
+    path: str = ""
 
 
 class Ping(msgspec.Struct, tag="ping", array_like=True, frozen=True):
@@ -214,16 +229,26 @@ class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
     pieces: int = 0
 
 
+class SlotDone(msgspec.Struct, tag="slot_done", array_like=True, frozen=True):
+    """The answer to a `SlotAction`: the tokens that it was about, bytes of the file, and seconds."""
+
+    id: int
+    tokens: list[int]
+    n: int
+    nbytes: int
+    seconds: float
+
+
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
-    """A `Score` or `Embed` that can't be computed."""
+    """A `Score`, `Embed` or `SlotAction` that can't be computed."""
 
     id: int
     kind: str
     message: str
 
 
-ToEngine = Add | Cancel | Score | Embed | Ping | Quit | Go
-ToFront = Asks | Loading | Ready | Broken | StepOutputs | Pong | Scored | Vectors | Failed
+ToEngine = Add | Cancel | Score | Embed | SlotAction | Ping | Quit | Go
+ToFront = Asks | Loading | Ready | Broken | StepOutputs | Pong | Scored | Vectors | SlotDone | Failed
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 to_front = msgspec.msgpack.Decoder(ToFront)

@@ -15,7 +15,7 @@ import msgspec
 from octavo.errors import end_of_process
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.client import EngineClient, EngineFailedError, EngineStream
-from octavo.server.engine.engine_protocol import Add, Broken, Ping, Pong, StepOutputs, ToEngine, encode, to_front
+from octavo.server.engine.engine_protocol import Add, Broken, Ping, Pong, Quit, StepOutputs, ToEngine, encode, to_front
 from octavo.server.engine.launch import GONE_S, Launched, launch
 from octavo.server.serve_options import EngineOptions
 
@@ -71,6 +71,10 @@ class ProcessClient(EngineClient):
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
+        launched = self._launched
+        if launched is not None and self.state != "loading" and self.options.close_time:
+            self._send(Quit())
+            await _status(launched.process, self.options.close_time)
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):

@@ -9,14 +9,25 @@ from typing import Any
 
 from octavo.errors import CacheFullError, OctavoError, UsageError
 from octavo.jit.clock import clock
+from octavo.runtime.cache.tiers.slot_file import SlotFiles
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.model import Model
-from octavo.server.engine.engine_protocol import RANK, Embed, Failed, Score, Scored, ToFront, Vectors
+from octavo.server.engine.engine_protocol import (
+    RANK,
+    Embed,
+    Failed,
+    Score,
+    Scored,
+    SlotAction,
+    SlotDone,
+    ToFront,
+    Vectors,
+)
 from octavo.server.engine.scoring import scores
 
 log = logging.getLogger("octavo")
-Message = Score | Embed
+Message = Score | Embed | SlotAction
 
 
 class SideWork:
@@ -29,6 +40,7 @@ class SideWork:
         self, model: Model, core: EngineCore | None, send: Callable[[ToFront], None], *, embeddings: bool
     ) -> None:
         self._model, self._core, self._send, self._embeddings = model, core, send, embeddings
+        self.slots: SlotFiles | None = None
         self._queue: deque[Message] = deque()
         self._came: dict[int, float] = {}
         self._begun, self._n_pieces = 0.0, 0
@@ -94,7 +106,22 @@ class SideWork:
 
     def _work(self, message: Message) -> Pieces[ToFront]:
         self._begun, self._n_pieces = clock(), 0
+        if isinstance(message, SlotAction):
+            return self._slot(message)
         return self._scored(message) if isinstance(message, Score) else self._embedded(message)
+
+    def _slot(self, message: SlotAction) -> Pieces[ToFront]:
+        if self.slots is None:
+            raise UsageError("this model's slots can't be saved")
+        tokens, nbytes = message.tokens, 0
+        if message.action == "save":
+            n, nbytes = yield from self.slots.save(tokens, message.salt, message.path)
+        elif message.action == "restore":
+            tokens, nbytes = yield from self.slots.restore(message.salt, message.path)
+            n = len(tokens)
+        else:
+            n = yield from self.slots.erase(tokens, message.salt)
+        return SlotDone(message.id, tokens, n, nbytes, clock() - self._begun)
 
     def _scored(self, message: Score) -> Pieces[ToFront]:
         assert self._core is not None

@@ -118,6 +118,9 @@ class RequestHandle:
     def __init__(self, service: Service, request: GenerationRequest) -> None:
         self.service, self.request = service, request
         self.handover, self.rows = HANDOVER.get(), list[EngineOutput]()
+        self.slot, self._reply = -1, list[int]()
+        if service.slots is not None and len(request.prompts) * request.n == 1:
+            self.slot = service.slots.assign(request.prompts[0], request.cache_salt, request.slot)
         self._room = len(request.prompts) * request.n, sum(map(len, request.prompts))
         service.admit(*self._room, again=self.handover is not None and self.handover.begun)
         try:
@@ -247,6 +250,8 @@ class RequestHandle:
         choice.tokens += 1
         choice.last_at = now
         output.tokens.append(token)
+        if self.slot >= 0:
+            self._reply.append(token)
         if logprobs is not None:
             output.logprobs.append(logprobs)
         if token in self._stop_ids:
@@ -278,6 +283,8 @@ class RequestHandle:
         """End the replies, and give their room back."""
         if not self._closed:
             self._closed = True
+            if self.service.slots is not None and self.slot >= 0:
+                self.service.slots.put(self.slot, [*self.request.prompts[0], *self._reply], self.request.cache_salt)
             self.stream.close()
             self.service.leave(*self._room)
 

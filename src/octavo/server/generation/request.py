@@ -47,6 +47,7 @@ class GenerationRequest:
     thinking        what the model writes around its thinking; None where it is not taken out of replies
     tools           those that replies may call
     shows_thinking  thinking stays in the text
+    slot            of llama-server's, that a single reply is to be of
     goes_on         replies go on in the text of their prompts: a space that they begin with is one between words
     fills           so they do in the middle of it, where a prompt ends with a control token
     """
@@ -67,6 +68,7 @@ class GenerationRequest:
     progress: bool = False
     goes_on: bool = False
     fills: bool = False
+    slot: int | None = None
 
     def parser(self, service: Service, prompt: Sequence[int]) -> OutputParser:
         """The parser of a reply to one of the prompts."""

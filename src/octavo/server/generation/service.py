@@ -20,6 +20,7 @@ from octavo.runtime.grammar.grammar_process import SLOW_NICE
 from octavo.runtime.options import recommended, usual_limit
 from octavo.server.engine.client import EngineClient
 from octavo.server.engine.engine_protocol import Info
+from octavo.server.generation.slots import Slots
 from octavo.server.http.api_errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.http.body import Bodies
 from octavo.server.routes.metrics import Metrics
@@ -72,6 +73,7 @@ class Service:
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
+        self._slots: Slots | None = None
         self.metrics, self.bodies = Metrics(client, options.name), Bodies()
         self._tokens_under_way = self.compiling = 0
 
@@ -184,6 +186,13 @@ class Service:
         if not self.is_reranker:
             raise bad(f"{self.options.name} is not a reranker, which alone scores documents")
         return PairEncoder(self.tokenizer, read_model(self.file))
+
+    @property
+    def slots(self) -> Slots | None:
+        """The conversations answered last, where they can be saved."""
+        if self._slots is None and self.options.slot_path is not None:
+            self._slots = Slots(self.info.max_sequences)
+        return self._slots
 
     def cache_salt(self, key: str, salt: str | None) -> str:
         """What requests must have in common to share cached prompts: the key that they came with, and their salt."""

@@ -57,7 +57,8 @@ def request_without_grammar(service: Service, body: ChatRequest, key: str) -> Ge
         prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
         seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, tools=tools,
-        cache_salt=service.cache_salt(key, body.cache_salt), thinking=thinking, progress=shows_progress(body),
+        cache_salt=service.cache_salt(key, body.cache_salt), slot=body.id_slot, thinking=thinking,
+        progress=shows_progress(body),
         shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
     )

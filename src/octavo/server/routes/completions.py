@@ -89,8 +89,8 @@ def _request_without_grammar(service: Service, body: CompletionRequest, key: str
         prompts=prompts_of(service, body.prompt, reply=most != 0, suffix=body.after, most=most), n=n,
         seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), logprobs=logprobs_of(body),
-        cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True, fills=body.after is not None,
-        progress=shows_progress(body),
+        cache_salt=service.cache_salt(key, body.cache_salt), slot=body.id_slot, goes_on=True,
+        fills=body.after is not None, progress=shows_progress(body),
     )
 
 

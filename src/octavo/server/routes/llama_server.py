@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import exp
-from typing import Any
+from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from octavo.io.hub.download_cache import shown_name
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.constraints.response_format import effort_of, held, usable_grammar
-from octavo.server.engine.engine_protocol import Prefill
+from octavo.server.engine.engine_protocol import Prefill, SlotKind
 from octavo.server.generation.handle import ChoiceState, CompletionOutput, RequestHandle
 from octavo.server.generation.logprobs import finite
 from octavo.server.generation.request import (
@@ -29,7 +30,7 @@ from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import ApiError, bad
 from octavo.server.http.background import in_thread_if_long
 from octavo.server.http.sse import event, to_json
-from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of
+from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of, unless_left
 from octavo.server.routes.chat import encode_chat_text, size_of_messages
 from octavo.server.routes.completions import effort
 from octavo.server.routes.infill import infill_prompt
@@ -37,11 +38,13 @@ from octavo.server.routes.llama_server_schema import (
     DetokenizeRequest,
     InfillRequest,
     NativeRequest,
+    SlotRequest,
     TemplateRequest,
     TokenizeRequest,
 )
 from octavo.server.routes.schema import MOST_PROMPTS, Sampling
 
+SLOT_ACTIONS: tuple[SlotKind, ...] = get_args(SlotKind)
 STOP_TYPES = {"length": "limit", "context": "limit"}
 
 
@@ -60,7 +63,7 @@ def _request_without_grammar(service: Service, body: NativeRequest, key: str) ->
         prompts=_prompts(service, body, most), sampling=sampling, seed=seed_of(service, body),
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
-        cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
+        cache_salt=service.cache_salt(key, body.cache_salt), slot=body.id_slot, goes_on=True,
         fills=isinstance(body, InfillRequest),
     )
 
@@ -142,7 +145,7 @@ class NativeReply:
         more: dict[str, Any] = {"timings": choice.timings(at)} if self.body.timings_per_token else {}
         if at is not None:
             more["prompt_progress"] = choice.progress(at)
-        return {"index": i, "content": content, "tokens": tokens, "stop": False, "id_slot": -1,
+        return {"index": i, "content": content, "tokens": tokens, "stop": False, "id_slot": self.handle.slot,
                 "tokens_predicted": choice.tokens, "tokens_evaluated": choice.n_prompt, **more}
 
     def end(self) -> bytes:
@@ -167,7 +170,7 @@ class NativeReply:
         kind = STOP_TYPES.get(choice.end or "", "eos" if choice.stopped is None else "word")
         generation = self.handle.request
         return self._wanted({
-            "index": i, "content": content, "tokens": tokens, "id_slot": -1, "stop": True,
+            "index": i, "content": content, "tokens": tokens, "id_slot": self.handle.slot, "stop": True,
             "model": self.service.options.name, "tokens_predicted": choice.tokens,
             "tokens_evaluated": choice.n_prompt,
             "generation_settings": settings(generation),
@@ -321,3 +324,31 @@ async def slots(request: Request) -> Response:
         {"id": i, "n_ctx": info.n_ctx, "speculative": False, "is_processing": i < running}
         for i in range(info.max_sequences)
     ])
+
+
+async def slot_action(request: Request) -> Response:
+    """Save a slot to a file, restore it, or erase it, as `action` says."""
+    service, asked = service_of(request), request.query_params.get("action")
+    if service.slots is None or service.options.slot_path is None:
+        raise ApiError(501, "slots are saved where the server was started with --slot-save-path FOLDER",
+                       type="not_supported_error")
+    action = next((one for one in SLOT_ACTIONS if one == asked), None)
+    if action is None:
+        raise bad(f"action is {asked!r} (allowed: {', '.join(SLOT_ACTIONS)})", "action")
+    number = int(text) if (text := request.path_params["number"]).isdecimal() and len(text) < 10 else -1
+    slot, salt, path, name = service.slots[number], service.cache_salt(key_of(request), None), "", ""
+    if action != "erase":
+        name = (await body_of(request, SlotRequest)).filename
+        path = os.path.join(service.options.slot_path, name)
+    tokens = slot.tokens if slot.salt == salt else []
+    if not tokens and action != "restore":
+        raise bad(f"slot {number} holds no conversation of this client", "id_slot")
+    done = await unless_left(request, service.client.slot(action, [] if action == "restore" else tokens, salt, path))
+    if action == "erase":
+        service.slots.put(number, [], salt)
+        return json_response({"id_slot": number, "n_erased": done.n})
+    file, timing = {"id_slot": number, "filename": name}, {f"{action}_ms": 1000 * done.seconds}
+    if action == "save":
+        return json_response({**file, "n_saved": done.n, "n_written": done.nbytes, "timings": timing})
+    service.slots.put(number, done.tokens, salt)
+    return json_response({**file, "n_restored": done.n, "n_read": done.nbytes, "timings": timing})

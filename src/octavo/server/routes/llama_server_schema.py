@@ -86,6 +86,10 @@ class InfillRequest(NativeRequest):
         return [one for one in value if one != "infill"] if isinstance(value, list) else value
 
 
+class SlotRequest(Body):
+    filename: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}$")]
+
+
 class TokenizeRequest(Body):
     """llama-server's, with `content`, or vLLM's, with `prompt`."""
 

@@ -89,6 +89,9 @@ class Sampling(Body):
     cache_salt: Annotated[str, Field(max_length=1024)] | None = Field(
         None, description="requests with the same salt share cached prompts"
     )
+    id_slot: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = Field(
+        None, description="the slot that the conversation can be saved by; -1: any"
+    )
     samplers: Annotated[list[str], many(64)] | str | None = Field(
         None, description="samplers to apply, in this order; those not named are off"
     )

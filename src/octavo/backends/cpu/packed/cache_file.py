@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.device.memory_nodes import prefer_node_of
-from octavo.backends.cpu.packed.identity import boot_id, samples
 from octavo.formats.spec import U8, AnyArray
+from octavo.io.file_identity import boot_id, samples
 
 MAGIC, END = b"OCTAVOW1", b"1WOVATCO"
 PAGE, LINE = 4096, 64

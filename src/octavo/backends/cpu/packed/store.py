@@ -17,7 +17,6 @@ from octavo.backends.cpu.device.large_pages import Room
 from octavo.backends.cpu.matmul.w8a8.row_scales import TiledRowWeight
 from octavo.backends.cpu.packed import cache_folder
 from octavo.backends.cpu.packed.cache_file import CacheFile, CacheWriter, DamagedError, Region
-from octavo.backends.cpu.packed.identity import Identity
 from octavo.backends.cpu.weights.layout import TiledLayout
 from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight
 from octavo.errors import FileError
@@ -26,6 +25,7 @@ from octavo.formats.part import TensorPart
 from octavo.formats.qtensor import DeferredQTensor, PlacedQTensor
 from octavo.graph.protocol import WeightSource
 from octavo.io.atomic import replace_file
+from octavo.io.file_identity import Identity
 from octavo.jit import host_cpu
 
 log = logging.getLogger("octavo")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.mmq.mmq_shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import FLOAT8_MIN_TOKENS, ORDERED_MAX_TOKENS
 from octavo.backends.gpu.weights.layout import padded
+from octavo.formats.spec import U8
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +22,24 @@ def parts(memory: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     """The first of `memory` of one dimension, divided into parts of these sizes."""
     starts = accumulate(sizes, initial=0)
     return [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
+class DeviceCopy:
+    """Values as they were, one after the other in memory of the host, once `wait` returns."""
+
+    def __init__(self, host: torch.Tensor, wait: Callable[[], None]) -> None:
+        self.host, self.nbytes, self._wait = host, host.nbytes, wait
+
+    def data(self) -> U8:
+        self._wait()
+        found: U8 = self.host.numpy()
+        return found
+
+
+def raw_parts(memory: torch.Tensor, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Memory of bytes as values like these, one after the other."""
+    raw = parts(memory, [value.nbytes for value in values])
+    return [part.view(value.dtype).view(value.shape) for part, value in zip(raw, values, strict=True)]
 
 
 def q8_1(memory: torch.Tensor, tokens: int, kp: int, stride: int) -> Q8Activation:

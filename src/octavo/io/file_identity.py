@@ -1,4 +1,4 @@
-"""What packed weights were made of: the model's files, wherever they lie, and the code that read and packed them."""
+"""What a file that is kept was made of: the files of a model, wherever they lie, and the code that read them."""
 
 from __future__ import annotations
 
