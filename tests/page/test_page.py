@@ -397,7 +397,7 @@ def test_several_models_are_chosen_loaded_and_named_in_requests(browser: Any, wi
         user = User(browser, chat, viewport={"width": width, "height": 760}, color_scheme=scheme)
         choice = user.page.locator("#choice")
         choice.wait_for(state="visible")
-        assert user.texts("#choice option") == ["small", f"{large} (not loaded)", "asleep (asleep)"]
+        assert user.texts("#choice option") == ["small", f"{large} (not loaded)", "asleep (sleeping)"]
         assert user.page.locator("#model").is_hidden()
         user.say("hello")
         assert chat.asked[-1]["model"] == "small"
