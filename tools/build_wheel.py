@@ -31,6 +31,8 @@ from octavo.sizes import size
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = "qwen3-0.6b", "llama3-8b", "gemma3-4b"
+HEADS = (32, 8, 64), (9, 3, 64), (14, 2, 64), (12, 2, 128), (28, 4, 128)
+"""Heads of queries and of keys, and values of each, of small Llamas, SmolLM2 and Qwen2.5."""
 PRESETS = "Q4_K_M", "Q8_0", "Q4_0", "Q4_1", "Q5_K_M", "Q6_K", "F16", "BF16"
 MOST = 10_000_000
 """Bytes that kernels may take in the wheel."""
@@ -39,11 +41,16 @@ MOST = 10_000_000
 def small_models(folder: Path) -> list[str]:
     """Models with the heads and the formats of real ones and few weights, and the demo model."""
     made = ["demo"]
-    for shape in MODELS:
-        synthetic.SHAPES[shape] = replace(synthetic.SHAPES[shape], n_layer=8, n_embd=256, n_ff=256, n_vocab=512)
-        for preset in PRESETS:
-            made.append(str(folder / f"{shape}-{preset}.gguf"))
-            synthetic.make(shape, preset, Path(made[-1]))
+    small = {shape: replace(synthetic.SHAPES[shape], n_layer=8, n_embd=256, n_ff=256, n_vocab=512) for shape in MODELS}
+    wanted = [(shape, preset) for shape in MODELS for preset in PRESETS]
+    for n_head, n_head_kv, head_dim in HEADS:
+        name = f"heads-{n_head}-{n_head_kv}-{head_dim}"
+        small[name] = replace(small["llama3-8b"], n_head=n_head, n_head_kv=n_head_kv, head_dim=head_dim)
+        wanted.append((name, PRESETS[0]))
+    synthetic.SHAPES.update(small)
+    for shape, preset in wanted:
+        made.append(str(folder / f"{shape}-{preset}.gguf"))
+        synthetic.make(shape, preset, Path(made[-1]))
     return made
 
 
@@ -52,7 +59,7 @@ def of_cpu(cpu: str) -> dict[str, str]:
     name, _, level = cpu.partition("=")
     if level not in FEATURES:
         raise SystemExit(f"--cpu is {cpu!r} (allowed: NAME=LEVEL, with LEVEL one of {', '.join(FEATURES)})")
-    known = sorted(feature[1:] for feature in get_host_cpu_features().split(","))
+    known = sorted(feature[1:] for feature in get_host_cpu_features().split(","))  # type: ignore[no-untyped-call]
     return {"NUMBA_CPU_NAME": name,
             "NUMBA_CPU_FEATURES": ",".join(f"{'+' if one in FEATURES[level] else '-'}{one}" for one in known)}
 
