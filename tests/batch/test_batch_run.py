@@ -15,12 +15,13 @@ import pytest
 from octavo.batch.batch_run import MOST_DEATHS, BatchCounts, BatchRun
 from octavo.batch.input_index import index_input
 from octavo.batch.output_files import OutputFiles
-from octavo.batch.replica import LIMITS, Answer, LocalReplica, Replica, ReplicaDiedError
+from octavo.batch.replica import LIMITS, LocalReplica, Replica, ReplicaDiedError
 from octavo.batch.request_line import CHAT, Defaults
 from octavo.errors import FileError
 from octavo.server.engine.client import EngineStream
 from octavo.server.engine.engine_protocol import Add
 from octavo.server.engine.fake import FakeClient
+from octavo.server.http.inner_call import Answer
 from octavo.server.serve_options import EngineOptions, ServerOptions
 from tests.batch.files import openai_line, read_lines, write_lines
 

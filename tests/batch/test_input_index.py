@@ -164,6 +164,15 @@ def test_prompts_that_begin_alike_come_together(tmp_path: Path) -> None:
     index.close()
 
 
+def test_lines_of_a_model_come_together(tmp_path: Path) -> None:
+    """So that a server of several loads each once, though all begin alike."""
+    path = tmp_path / "in"
+    write_lines(path, [{**chat("Be brief. " * 20, str(i)), "model": f"m{i % 3}"} for i in range(9)])
+    index, _ = indexed(path)
+    with closing(index):
+        assert index.order.tolist() == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+
+
 def test_what_begins_with_nothing_alike_stays_as_it_is() -> None:
     marks = np.array([prefix_marks([f"{i} is a number".encode()]) for i in range(100)], np.uint32)
     assert prefix_order(marks).tolist() == [*range(100)]

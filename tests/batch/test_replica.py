@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from octavo.batch import replica as module
-from octavo.batch.replica import LIMITS, Answer, LocalReplica, ReplicaDiedError
+from octavo.batch.replica import LIMITS, LocalReplica, ReplicaDiedError
 from octavo.batch.request_line import CHAT, COMPLETIONS
 from octavo.server.engine.client import EngineDiedError
 from octavo.server.engine.engine_protocol import Ready
 from octavo.server.engine.fake import INFO, FakeClient
 from octavo.server.generation.service import Service
+from octavo.server.http.inner_call import Answer
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
 BODY = b'{"prompt": "a", "max_tokens": 3}'

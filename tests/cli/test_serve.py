@@ -126,7 +126,7 @@ def test_replicas_of_a_cluster_come_with_a_warning(
 ) -> None:
     monkeypatch.setattr("octavo.replicas.ray_actors.RayLauncher", lambda *given: None)
     monkeypatch.setattr("octavo.replicas.serve.serve_front", lambda *given: None)
-    monkeypatch.setattr("octavo.server.serve.run", lambda given: None)
+    monkeypatch.setattr("octavo.server.serve.run", lambda given: given.close())
     serve._run_replicas(serve.Replicas(2, address), EngineOptions("demo"), ServerOptions("demo", port=0))
     assert ("replicas listen on their nodes' addresses" in caplog.text) == warns
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,18 @@ temp = 0.25
     ("[demo]\nlod-on-startup = true", r"\[demo\]: no setting 'lod-on-startup' \(did you mean 'load-on-startup'\?\)"),
     ("[demo]\nhelp =", r"\[demo\]: No such option: --help"),
     ("[demo]\ntemp = hot", r"\[demo\]: Invalid value for '--temp' / '--temperature': not a number"),
-    ("[demo]\ntemp = -3", r"temperature"),
+    ("[demo]\ntemp = -3", r"models.ini: \[demo\]: temp = -3: temperature is -3"),
+    ("[demo]\ntop-k = 5\nctx-size = 99999",
+     r"models.ini: \[demo\]: ctx-size = 99999: n_ctx is 99999, but the model was made for 1024 tokens"),
+    ("[demo]\nkv-memory = much", r"\[demo\]: kv-memory = much: --kv-memory is 'much'"),
+    ("[demo]\nkv-memory = 1K", r"\[demo\]: kv-memory = 1K: kv_memory is 1024 \(allowed: "),
+    ("[demo]\nlora = /nowhere.gguf", r"\[demo\]: lora = /nowhere.gguf: .*/nowhere.gguf"),
+    ("[demo]\nchat-template-file = /nowhere.j2", r"\[demo\]: chat-template-file = /nowhere.j2: .*/nowhere.j2"),
+    ("[demo]\nchat-template = tools", r"\[demo\]: chat-template = tools: "),
+    ("[demo]\nchat-template-kwargs = {", r"\[demo\]: chat-template-kwargs = \{: "),
+    ("[a]\nmodel = {tmp}/broken.gguf", r"\[a\]: model = .*broken.gguf: .*broken.gguf, byte 0, header"),
+    ("[a]\nmodel = /nowhere.gguf", r"\[a\]: model = /nowhere.gguf: .*/nowhere.gguf"),
+    ("[*]\nkv-memory = much", r"models.ini: \[\*\]: kv-memory = much: "),
     ("[demo]\nload-on-startup = perhaps", r"\[demo\]: load-on-startup is 'perhaps' \(allowed: true, false\)"),
     ("[demo]\nmmap = true", r"\[demo\]: no option --mmap here: how a file is read needs no option: leave it out"),
     ("[demo]\nmodel = a\nhf-repo = b/c", r"\[demo\] has several models: a, b/c"),
@@ -131,8 +143,16 @@ temp = 0.25
     ("[*]\nchat-template = {{ x", r"demo: the model has no chat template called '\{\{ x' \(allowed: default\)"),
 ])
 def test_settings_that_are_wrong(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"x" * 99)
     with pytest.raises(UsageError, match=words):
-        look((DEMO,), preset(tmp_path, text))
+        look((DEMO,), preset(tmp_path, text.replace("{tmp}", str(tmp_path))))
+
+
+def test_settings_of_all_models_that_one_can_not_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    catalog = look((DEMO,), preset(tmp_path, "[*]\nctx-size = 99999\n"))
+    assert catalog.models["demo"].engine.n_ctx == 99999
+    assert "models.ini: [*]: ctx-size = 99999: n_ctx is 99999, but the model was made for 1024 tokens" in caplog.text
+    assert "(of demo)" in caplog.text
 
 
 def test_two_models_with_one_name(tmp_path: Path) -> None:
@@ -146,7 +166,7 @@ def test_two_files_of_one_name(tmp_path: Path) -> None:
     paths = [tmp_path / "sub" / "one.gguf", tmp_path / "one.gguf"]
     for path in paths:
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"x")
+        shutil.copy(resolve("demo"), path)
     first, second = (Found("one", str(path), "argument") for path in paths)
     words = re.escape(f"{paths[0]} and {paths[1]} would both be called 'one'; give one of them another name in "
                       "--models-preset ([NAME], model = FILE)")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.batch.served.routes import with_batches
 from octavo.replicas.local import LocalProcess
 from octavo.router.catalog import Catalog, KnownModel
 from octavo.router.front import ModelsFront
@@ -42,7 +43,9 @@ def serving(
     given, catalog = replace(options, port=port), known if callable(known) else lambda: Catalog(known)
 
     async def serve(told: Callable[[ModelsFront], None]) -> None:
-        await serve_models(catalog, given, sock, memory=memory, unit=unit, idle=idle, told=told, pulls=pulls)
+        await with_batches(given, 8, lambda around: serve_models(
+            catalog, given, sock, memory=memory, unit=unit, idle=idle, told=told, pulls=pulls, around=around,
+        ))
 
     try:
         with in_thread(serve, "front") as (loop, front):

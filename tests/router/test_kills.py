@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +16,9 @@ from typing import Any
 import pytest
 
 from octavo.data import resolve
-from tests.router.live_models import children_of, engine_of, kill, served, serving
+from octavo.replicas import pool as pool_module
+from octavo.replicas.local import LocalProcess
+from tests.router.live_models import children_of, engine_of, kill, pid_of, served, serving
 from tests.server.live_server import Server, events
 from tests.server.scripted_engine import until
 
@@ -77,3 +81,36 @@ def test_every_request_is_answered_or_refused_within_memory(tmp_path: Path) -> N
                 for one in children_of(model.pool.replicas[0].running.process.pid)]  # type: ignore[union-attr]
         assert pids
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def stopped(server: Server, front: Any, name: str) -> list[int]:
+    """The processes of a model that is loaded, which are stopped now."""
+    server.post("/models/load", model=name)
+    until(lambda: front.models.models[name].state == "loaded")
+    pid = pid_of(front, name)
+    pids = [pid, engine_of(pid)]
+    for one in pids:
+        os.kill(one, signal.SIGSTOP)
+    return pids
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(Path(f"/proc/{one}").exists() for one in pids)
+
+
+@pytest.mark.slow
+def test_what_is_stopped_ends_in_order_with_its_model() -> None:
+    with serving([served("one")]) as (server, front):
+        pids = stopped(server, front, "one")
+        server.post("/models/unload", model="one")
+        until(lambda: gone(pids))
+        until(lambda: front.models.models["one"].state == "unloaded")
+
+
+def test_what_does_not_end_is_killed_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "OUT_S", -4.5)  # 0.5 s with the time for draining
+    monkeypatch.setattr(LocalProcess, "stop", lambda self: None)
+    with serving([served("one")]) as (server, front):
+        pids = stopped(server, front, "one")
+        server.post("/models/unload", model="one")
+        until(lambda: gone(pids))

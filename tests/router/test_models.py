@@ -385,7 +385,7 @@ def test_what_happens_to_models_is_logged(caplog: pytest.LogCaptureFixture) -> N
     said = [re.sub(r"in [0-9.]+ s", "in 0.0 s", one) for one in caplog.messages]
     assert said == [
         "a: loading", "a: loaded in 0.0 s, memory 2G of 3G", "b: loading", "a: ended to make room for b (2G)",
-        "b: loaded in 0.0 s, memory 2G of 3G", "b: asleep after 0.05 s without a request",
+        "b: loaded in 0.0 s, memory 2G of 3G", "b: sleeping after 0.05 s without a request",
     ]
 
 

@@ -139,11 +139,11 @@ def write_letters(path: Path, count: int) -> str:
     return str(path)
 
 
-def write_words(path: Path) -> str:
-    """Write a model with a SentencePiece vocabulary that says "▁a" after anything."""
+def write_words(path: Path, **more: int) -> str:
+    """Write a model with a SentencePiece vocabulary that says "▁a" after anything; `more` of the tokenizer's keys."""
     weights = alphabet(1)
     weights["output.weight"][:] = 0
     weights["output.weight"][WORD] = 1
     keys = {"qwen3.block_count": 1, "tokenizer.ggml.merges": None, "tokenizer.ggml.pre": None}
-    words = spm({"▁a": -1.0}, add_space_prefix=True, add_bos_token=True)
+    words = spm({"▁a": -1.0}, add_space_prefix=True, add_bos_token=True, **more)
     return write(path, weights=weights, keys=keys | words)

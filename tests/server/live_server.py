@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn.server
 
+from octavo.batch.served.routes import with_batches
 from octavo.runtime import Model
 from octavo.server.engine.client import EngineClient
 from octavo.server.generation.service import Service
@@ -111,7 +112,7 @@ def running(
     given = ServerOptions(name="demo", port=port, limits=limits or Limits(drain_time=0), **options)
 
     async def run(told: Callable[[Service], None]) -> None:
-        await serve(client, model.file, given, sock, told)
+        await with_batches(given, 8, lambda around: serve(client, model.file, given, sock, told, around))
 
     with in_thread(run, "server") as (loop, service):
         yield Server(port, service, loop, given.secret)

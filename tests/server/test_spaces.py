@@ -15,7 +15,8 @@ MORE = {"max_tokens": 2, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def words_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    path = tiny.write_words(tmp_path_factory.mktemp("words") / "words.gguf")
+    fim = dict.fromkeys(("prefix_token_id", "suffix_token_id", "middle_token_id"), 1)
+    path = tiny.write_words(tmp_path_factory.mktemp("words") / "words.gguf", **fim)
     with load(path, n_ctx=64) as model, running_model(model) as server:
         yield server
 
@@ -30,6 +31,16 @@ def test_completions(words_server: Server, prompt: object, text: str) -> None:
 
 def test_what_llama_server_has(words_server: Server) -> None:
     assert words_server.post("/completion", prompt="b", n_predict=2, temperature=0)["content"] == " a a"
+
+
+@pytest.mark.parametrize("suffix", ["c", ""])
+def test_in_the_middle(words_server: Server, suffix: str) -> None:
+    """Though the prompt ends with a control token."""
+    body = {"input_prefix": "b", "input_suffix": suffix, "n_predict": 2, "temperature": 0}
+    assert words_server.post("/infill", **body)["content"] == " a a"
+    if suffix:
+        found = words_server.post("/v1/completions", prompt="b", suffix=suffix, **MORE)
+        assert found["choices"][0]["text"] == " a a"
 
 
 def test_chat(words_server: Server) -> None:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from octavo.batch.input_index import InputIndex
 from octavo.batch.output_files import OutputFiles
-from octavo.batch.replica import Answer, Replica, ReplicaDiedError
+from octavo.batch.replica import Replica, ReplicaDiedError
 from octavo.batch.request_line import BatchRequest, Defaults
+from octavo.server.http.inner_call import Answer
 
 SHARES, MOST_SHARE = 4, 256
 """Parts in which each replica gets its share of what is left, and requests of a part: neighbours share a cache."""

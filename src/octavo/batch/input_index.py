@@ -94,24 +94,25 @@ def _state(file: IOBase) -> State:
 def index_input(
     path: str, text_url: str, bad: Bad, *, in_file_order: bool = False, state: State | None = None,
     show: Callable[[int, int], None] = lambda done, total: None,
+    check: Callable[[BatchRequest], None] = lambda request: None,
 ) -> InputIndex:
     """Read a file's lines, and put its requests in order. `show` is told the bytes that are read, and all.
 
-    `bad` is called for lines that are not requests, and for those whose custom_id an earlier line has. Takes 130 bytes
-    a line, and 24 once all is read. Raises FileError for a file that can't be read, has no line of JSON, or is not in
-    `state` any more.
+    `check` raises LineError for further requests that can't be asked. `bad` is called for lines that are not requests,
+    and for those whose custom_id an earlier line has. Takes 130 bytes a line, and 24 once all is read. Raises FileError
+    for a file that can't be read, has no line of JSON, or is not in `state` any more.
     """
     file = cast(BufferedReader, BufferedReader(open_regular(path, WHAT), 1 << 20))
     try:
-        return _index(file, text_url, bad, show, state or _state(file), in_file_order=in_file_order)
+        return _index(file, text_url, bad, show, check, state or _state(file), in_file_order=in_file_order)
     except BaseException:
         file.close()
         raise
 
 
 def _index(
-    file: BufferedReader, text_url: str, bad: Bad, show: Callable[[int, int], None], state: State, *,
-    in_file_order: bool,
+    file: BufferedReader, text_url: str, bad: Bad, show: Callable[[int, int], None],
+    check: Callable[[BatchRequest], None], state: State, *, in_file_order: bool,
 ) -> InputIndex:
     size, lines, plain, embeds = os.fstat(file.fileno()).st_size, 0, 0, False
     numbers, offsets, ids, marks = array("Q"), array("Q"), array("Q"), array("I")
@@ -125,6 +126,7 @@ def _index(
             if len(data) > LONGEST:
                 raise LineError("line_too_long", f"the line has more than {LONGEST:,} bytes")
             request = read_line(number, data, text_url)
+            check(request)
         except LineError as error:
             plain += is_plain(data)
             bad(number, error)

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from octavo.batch.replica import Answer, LocalReplica, ReplicaDiedError
+from octavo.batch.replica import LocalReplica, ReplicaDiedError
 from octavo.errors import BackendError, OctavoError
 from octavo.server.engine.ray_cluster import LOCAL, RayCluster, first_line
+from octavo.server.http.inner_call import Answer
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
 START_S = 600.0

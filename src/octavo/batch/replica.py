@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp
 
 from octavo.errors import OctavoError
 from octavo.huggingface import open_model_file
@@ -20,6 +19,7 @@ from octavo.server.app import make_app
 from octavo.server.engine.client import EngineClient, EngineDiedError
 from octavo.server.engine.process import ProcessClient
 from octavo.server.generation.service import Service
+from octavo.server.http.inner_call import Answer, asked
 from octavo.server.serve_options import EngineOptions, Limits, ServerOptions
 from octavo.text import Tokenizer
 from octavo.text.tokenizers_package import be_sequential
@@ -31,22 +31,12 @@ LIMITS = Limits(queue=1 << 20, queue_tokens=1 << 50, bodies=1 << 40)
 TRIES, LONGEST_PAUSE_S = 10, 10.0
 """Times that a request is asked which can't be answered now, and seconds between two."""
 ENDED = "engine_ended"
-HOST = [(b"host", b"localhost"), (b"content-type", b"application/json")]
 
 Make = Callable[[], EngineClient]
 
 
 class ReplicaDiedError(OctavoError):
     """What answers is gone, and with it the answers under way."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer as the server gives it: `body` is JSON."""
-
-    status: int
-    request_id: str
-    body: bytes
 
 
 class Replica(Protocol):
@@ -86,8 +76,8 @@ class LocalReplica:
         assert self._app is not None, "it has been started"
         for again in range(TRIES):
             found = await asked(self._app, url, body, request_id)
-            if found.status == 503 and _code(found.body) == ENDED:
-                raise ReplicaDiedError(_message(found.body))
+            if found.status == 503 and code_of(found.body) == ENDED:
+                raise ReplicaDiedError(message_of(found.body))
             if found.status not in (429, 503) or again == TRIES - 1:
                 return found
             await asyncio.sleep(min(0.1 * 2**again, LONGEST_PAUSE_S))
@@ -113,38 +103,6 @@ class LocalReplica:
             self._file.close()
 
 
-async def asked(app: ASGIApp, url: str, body: bytes, request_id: str) -> Answer:
-    """What an application answers to a POST."""
-    given = iter([body])
-    status, parts = 0, list[bytes]()
-
-    async def receive() -> Message:
-        for data in given:
-            return {"type": "http.request", "body": data, "more_body": False}
-        await asyncio.get_running_loop().create_future()  # the client does not leave
-        raise AssertionError("nothing sets it")
-
-    async def send(message: Message) -> None:
-        nonlocal status
-        if message["type"] == "http.response.start":
-            status = message["status"]
-        else:
-            parts.append(message.get("body", b""))
-
-    scope: dict[str, Any] = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-        "path": url, "raw_path": url.encode(), "query_string": b"", "root_path": "", "client": None, "server": None,
-        "headers": [*HOST, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode())],
-    }
-    try:
-        await app(scope, receive, send)
-    except Exception:  # Starlette raises what it has answered with 500
-        if not status:
-            raise
-        log.warning("request %s failed", request_id, exc_info=True)
-    return Answer(status, request_id, b"".join(parts))
-
-
 def _error(body: bytes) -> dict[str, Any]:
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(body)
@@ -154,9 +112,9 @@ def _error(body: bytes) -> dict[str, Any]:
     return {}
 
 
-def _code(body: bytes) -> object:
+def code_of(body: bytes) -> object:
     return _error(body).get("code")
 
 
-def _message(body: bytes) -> str:
+def message_of(body: bytes) -> str:
     return str(_error(body).get("message", ""))

@@ -18,8 +18,8 @@ URLS = (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES)
 OPENAI_FIELDS = ("custom_id", "method", "url", "body")
 PLAIN = {"messages": CHAT, "prompt": COMPLETIONS, "input": EMBEDDINGS}
 """The field that tells what a plain line is for."""
-LEADING = ("cache_salt", "tools", "functions", "instructions", "messages", "prompt", "input")
-"""Fields that a prompt is written from, in the order in which templates write them."""
+LEADING = ("model", "cache_salt", "tools", "functions", "instructions", "messages", "prompt", "input")
+"""The model, and fields that a prompt is written from, in the order in which templates write them."""
 CONSTRAINTS = (
     "response_format", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
     "guided_grammar",
@@ -51,11 +51,13 @@ class Defaults:
     text_url    what a line that is a text is for
     seed        of which, with its custom_id, a line's own seed is made; None for none
     constraint  a field that says what a reply may be, and its value in JSON; of chat and completions
+    priority    the lowest number that a line may have for it; None for any
     """
 
     text_url: str = CHAT
     seed: int | None = 0
     constraint: tuple[str, bytes] | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class BatchRequest:
             found[defaults.constraint[0]] = Raw(defaults.constraint[1])
         if defaults.seed is not None and self.url != EMBEDDINGS and bytes(found.get("seed", b"null")) == b"null":
             found["seed"] = Raw(_encode(seed_of(self.custom_id, defaults.seed)))
+        if defaults.priority is not None and self.url != EMBEDDINGS:
+            given = bytes(found.get("priority", b"null"))
+            if not given.isdigit() or int(given[:20]) < defaults.priority:
+                found["priority"] = Raw(_encode(defaults.priority))
         return _encode(found)
 
 

@@ -20,13 +20,16 @@ from octavo.replicas.pool import Pool, Replica
 from octavo.replicas.relay import Relay
 from octavo.replicas.routing import blocks_of
 from octavo.replicas.upstream import UpstreamLostError
-from octavo.server.app import TOLD, Endpoint, answer_error
+from octavo.server.app import TOLD, Around, Endpoint, answer_error
 from octavo.server.http.api_errors import ApiError, ending, unavailable
 from octavo.server.http.body import LARGE, Bodies, Sharing, read
 from octavo.server.http.guard import AccessGuard
 from octavo.server.http.sse import until_left
 from octavo.server.http.trace import Trace
 from octavo.server.routes.answer import health_response, json_response, key_of
+from octavo.server.routes.kept_responses import KeptResponses
+from octavo.server.routes.not_served import NOT_SERVED
+from octavo.server.routes.response_store import ResponseStore
 from octavo.server.serve_options import Limits, ServerOptions
 
 RANK = "x-data-parallel-rank"
@@ -36,11 +39,15 @@ class BaseFront(ABC):
     """What the routes of a front share.
 
     under_way  requests that are not answered
+    store      keeps responses
+    around     what else answers requests, see `make_app`
     """
 
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.under_way = 0
+        self.store = ResponseStore(options.data_dir)
+        self.around: Around = lambda app: app
 
     @property
     def limits(self) -> Limits:
@@ -106,13 +113,14 @@ def make_front(front: Front) -> ASGIApp:
 
 def application(front: BaseFront, own: Iterable[tuple[str, str, Endpoint]]) -> ASGIApp:
     """A front's ASGI application: its own routes, and what it relays."""
-    routes = [Route(path, endpoint, methods=[method]) for method, path, endpoint in own]
+    routes = [Route(path, endpoint, methods=[method]) for method, path, endpoint in (*own, *NOT_SERVED)]
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(TOLD, answer_error))
     app.router.default = Others(front)
     app.router.redirect_slashes = False
     app.state.front = front
     options = replace(front.options, log_requests=False)  # those behind it log them, with what they know
-    return Trace(AccessGuard(Sharing(app, Bodies()), options), options)
+    inner = KeptResponses(app, front.store, app.exception_handlers, lambda: front.limits)
+    return Trace(AccessGuard(front.around(Sharing(inner, Bodies())), options), options)
 
 
 def front_of(request: Request) -> Front:

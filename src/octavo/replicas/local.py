@@ -27,7 +27,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class LocalProcess:
-    """A replica's process, see `Running`."""
+    """A replica's process, see `Running`. It leads a process group, which its engine is in, and ends with all of it."""
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self.process, self._socket = process, sock
@@ -66,13 +66,19 @@ class LocalProcess:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
+        self._signal_all(signal.SIGCONT)  # else one that is stopped would not end in order
 
     async def close(self) -> None:
         self._socket.close()
-        self.process.kill()
+        self._signal_all(signal.SIGKILL)
         with suppress(TimeoutError):
             async with asyncio.timeout(GONE_S):
                 await self.ended()
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the server and its engine, one that outlives it too."""
+        with suppress(OSError):
+            os.killpg(self.process.pid, number)
 
 
 async def _never() -> Served:
@@ -92,7 +98,7 @@ class LocalLauncher:
             raise UsageError("--replicas needs Linux or macOS: Windows hands no sockets to other processes")
         self._engine, self._server = engine, server
         if engine.device not in ("auto", "cpu", "reference"):
-            _require_gpu()
+            require_gpu()
         found, each = [] if engine.device in ("cpu", "reference") else cards(), engine.tensor_parallel * engine.pipeline
         if found and n * each > len(found):
             needs = "a card" if each == 1 else f"{each} cards"
@@ -118,7 +124,7 @@ class LocalLauncher:
         """There is nothing to give back."""
 
 
-def _require_gpu() -> None:
+def require_gpu() -> None:
     """Raise BackendError without a GPU: once, rather than in each of the processes."""
     from octavo.backends.gpu.device.driver import find_driver
     from octavo.backends.gpu.device.torch_device import require_driver

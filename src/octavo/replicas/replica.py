@@ -100,7 +100,7 @@ def serve_replica(channel: Channel, setup: Setup, going: Future[None]) -> None:
     """Serve until SIGTERM comes. `going`: an engine that asks may load its model."""
     from octavo.huggingface import open_model_file
 
-    with closing(launch()) as launched, closing(bind(setup.host, 0)) as sock:
+    with closing(launch(grouped=True)) as launched, closing(bind(setup.host, 0)) as sock:
         port = sock.getsockname()[1]
         options = replace(setup.server, host=setup.host, port=port, certificate=None)  # the front has it
 
@@ -117,7 +117,7 @@ def serve_replica(channel: Channel, setup: Setup, going: Future[None]) -> None:
             channel.send(encode(message))
 
         with open_model_file(resolve(setup.engine.path)) as file:
-            client = ProcessClient(_engine(setup), launched)
+            client = ProcessClient(_engine(setup), launched, grouped=True)
             client.on_load = loading
             run(serve(client, file, options, sock, told))
 

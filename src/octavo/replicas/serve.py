@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from octavo.replicas.front import BaseFront, Front, make_front
 from octavo.replicas.pool import Launcher, Pool
+from octavo.server.app import Around
 from octavo.server.serve import Server, config_of, drained, finish, until_signal
 from octavo.server.serve_options import ServerOptions
 
@@ -35,15 +36,16 @@ class Behind(Protocol):
 
 async def serve_front(
     launcher: Launcher, n: int, options: ServerOptions, sock: socket.socket,
-    told: Callable[[Front], None] = lambda front: None,
+    told: Callable[[Front], None] = lambda front: None, around: Around = lambda app: app,
 ) -> None:
     """Serve a model by `n` replicas until a signal to end comes, or until none can load it.
 
-    `told` is called once one has it loaded. Raises EngineDiedError where the model can't be loaded, UsageError for a
-    wrong argument.
+    `told` is called once one has it loaded; `around` is that of `make_app`. Raises EngineDiedError where the model
+    can't be loaded, UsageError for a wrong argument.
     """
     pool = Pool(launcher, n, options.limits.drain_time, options.secret)
     front = Front(pool, options)
+    front.around = around
     await run_front(front, make_front(front), pool, sock, lambda: told(front))
 
 
@@ -73,3 +75,4 @@ async def run_front(
         server.should_exit = server.force_exit = True
         await running
         await closing
+        front.store.close()

@@ -386,7 +386,7 @@ class Models:
                 continue
             for one in able:
                 if one.state == "loaded" and not one.answering and one.used + seconds <= monotonic():
-                    log.info("%s: asleep after %g s without a request", one.name, seconds)
+                    log.info("%s: sleeping after %g s without a request", one.name, seconds)
                     await self._end(one, "sleeping")
 
     async def _ask_info(self, model: Model, pool: Pool) -> None:

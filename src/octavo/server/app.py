@@ -26,14 +26,19 @@ from octavo.server.routes import anthropic, meta, rerank, responses
 from octavo.server.routes import llama_server as native
 from octavo.server.routes import openai as routes_openai
 from octavo.server.routes.answer import json_response
+from octavo.server.routes.kept_responses import KeptResponses
+from octavo.server.routes.not_served import NOT_SERVED
+from octavo.server.routes.response_store import ResponseStore
 
 log = logging.getLogger("octavo")
 OLLAMA = "Ollama's routes are not served; use OpenAI's, with /v1 as the base URL"
+Around = Callable[[ASGIApp], ASGIApp]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/chat/completions", routes_openai.chat_completions),
     ("POST", "/completions", routes_openai.text_completions),
+    ("POST", "/fim/completions", routes_openai.fim_completions),
     ("POST", "/chat/completions/input_tokens", routes_openai.count_tokens),
     ("POST", "/chat/completions/render", routes_openai.render_chat),
     ("POST", "/completions/render", routes_openai.render_texts),
@@ -53,6 +58,7 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/v1/messages/count_tokens", anthropic.count_tokens),
     ("POST", "/v2/rerank", rerank.rerank),
     ("POST", "/completion", native.completion),
+    ("POST", "/infill", native.infill),
     ("POST", "/tokenize", native.tokenize),
     ("POST", "/detokenize", native.detokenize),
     ("GET", "/tokenizer_info", native.tokenizer_info),
@@ -74,7 +80,8 @@ def routes() -> list[Route]:
     """All that there are."""
     both = [(method, prefix + path, endpoint) for method, path, endpoint in WITH_PREFIX for prefix in ("/v1", "")]
     described = ("GET", "/openapi.json", openapi)
-    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in (*both, *OTHERS, described)]
+    found = (*both, *OTHERS, *NOT_SERVED, described)
+    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in found]
 
 
 async def openapi(request: Request) -> Response:
@@ -82,8 +89,12 @@ async def openapi(request: Request) -> Response:
     return json_response(describe(routes()))
 
 
-def make_app(service: Service) -> ASGIApp:
-    """The ASGI application that serves a model."""
+def make_app(service: Service, store: ResponseStore | None = None, around: Around = lambda app: app) -> ASGIApp:
+    """The ASGI application that serves a model.
+
+    store   keeps responses; None where none are kept
+    around  what else answers requests that have a key
+    """
     app = Starlette(
         routes=routes(),
         exception_handlers=dict.fromkeys(TOLD, answer_error),
@@ -91,7 +102,9 @@ def make_app(service: Service) -> ASGIApp:
     app.state.service, app.state.watch = service, StreamWatch(service.options.limits)
     app.router.redirect_slashes = False
     options = service.options
-    return Trace(AccessGuard(HandoverReader(Sharing(app, service.bodies), options.secret), options), options)
+    inner = app if store is None else KeptResponses(app, store, app.exception_handlers, lambda: service.limits)
+    shared = HandoverReader(Sharing(inner, service.bodies), options.secret)
+    return Trace(AccessGuard(around(shared), options), options)
 
 
 async def answer_error(request: Request, error: Exception) -> Response:

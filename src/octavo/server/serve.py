@@ -18,12 +18,13 @@ from starlette.types import ASGIApp
 
 from octavo.errors import HostMemoryError, UsageError
 from octavo.io.gguf import GGUFFile
-from octavo.server.app import make_app
+from octavo.server.app import Around, make_app
 from octavo.server.engine.client import EngineClient
 from octavo.server.engine.launch import ENDING
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import ending
 from octavo.server.http.connection import SPARE, connection_class
+from octavo.server.routes.response_store import ResponseStore
 from octavo.server.serve_options import ServerOptions
 from octavo.text import Tokenizer
 from octavo.text.tokenizers_package import be_sequential
@@ -176,16 +177,28 @@ def _threads() -> ThreadPoolExecutor:
 
 async def serve(
     client: EngineClient, file: GGUFFile, options: ServerOptions, sock: socket.socket,
-    told: Callable[[Service], None] = lambda service: None,
+    told: Callable[[Service], None] = lambda service: None, around: Around = lambda app: app,
 ) -> None:
     """Serve a model until a signal to end comes, or until its engine can't be loaded.
 
-    `told` is called once the model is loaded. Raises EngineDiedError where that fails, UsageError for a wrong argument.
+    `told` is called once the model is loaded; `around` is that of `make_app`. Raises EngineDiedError where loading
+    fails, UsageError for a wrong argument.
     """
+    with contextlib.ExitStack() as closing:
+        store = None
+        if not options.secret:  # else the front keeps responses
+            store = closing.enter_context(contextlib.closing(ResponseStore(options.data_dir)))
+        await _serve(client, file, options, sock, told, store, around)
+
+
+async def _serve(
+    client: EngineClient, file: GGUFFile, options: ServerOptions, sock: socket.socket, told: Callable[[Service], None],
+    store: ResponseStore | None, around: Around,
+) -> None:
     be_sequential()
     asyncio.get_running_loop().set_default_executor(_threads())
     service = Service(client, file, Tokenizer.from_gguf(file), options)
-    server = Server(config_of(make_app(service), options))
+    server = Server(config_of(make_app(service, store, around), options))
     await client.start()
     # While the model loads: it keeps Python's lock for a second, in which no stream would go on.
     Thread(target=service.grammars.prepare, name="grammars", daemon=True).start()

@@ -143,6 +143,7 @@ class ServerOptions:
     log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
     secret         by which the front of replicas is known, see `HandoverReader`; "" where there is none
+    data_dir       folder of what is kept over restarts: responses, files, batches; None for responses in memory alone
     """
 
     name: str
@@ -166,4 +167,5 @@ class ServerOptions:
     log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
     secret: str = ""
+    data_dir: str | None = None
     limits: Limits = Limits()

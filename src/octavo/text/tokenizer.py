@@ -39,6 +39,7 @@ class Tokenizer:
     Attributes: `model` and `pre` (what the file calls its tokenizer), `n_vocab`, `texts` (of the tokens by id, as the
     file writes them), `bos_id`, `eos_id`, `eot_id`, `eom_id`, `pad_id`, `unk_id` (None where there is none), `stop_ids`
     (ids that end a generation), `add_bos`, `add_eos` (what `encode` adds), `add_space_prefix`,
+    `fim` (tokens of fill-in-the-middle by role: prefix, suffix, middle, pad, repo, sep, as far as there are any),
     `most_tokens` and `lowers` (of texts whose vectors are wanted: how many tokens count, and whether in lower case).
     """
 
@@ -51,6 +52,7 @@ class Tokenizer:
         specials = find_specials(fields, vocab, dict(scheme.role_ids))
         self.stop_ids = specials.stop_ids
         self.bos_id, self.eos_id, self.unk_id = map(specials.roles.get, ("bos", "eos", "unk"))
+        self.fim = {role[4:]: i for role, i in specials.roles.items() if role.startswith("fim_")}
         self.eot_id, self.eom_id, self.pad_id = map(specials.roles.get, ("eot", "eom", "pad"))
         wants_bos = scheme.always_bos or _flag(fields, "add_bos_token", scheme.add_bos)
         self.add_bos = wants_bos and self.bos_id is not None

@@ -163,7 +163,6 @@ def test_where_tokens_begin_in_the_text(server: Server, model: Model) -> None:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "suffix": {"suffix": "x"},
     "best_of": {"best_of": 3},
     "max_tokens": {"max_tokens": -3},
     "logprobs": {"logprobs": 21},

@@ -182,8 +182,8 @@ def test_a_conversation_with_results(server: Server, monkeypatch: pytest.MonkeyP
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "input"),
     ({"input": ""}, "input"),
-    ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
-    ({"input": "x", "background": True}, "background"),
+    ({"input": "x", "previous_response_id": "resp_1"}, "Previous response with id 'resp_1' not found."),
+    ({"input": "x", "previous_response_id": 5}, "previous_response_id"),
     ({"input": "x", "include": ["everything"]}, "include: has 'everything' (allowed: "),
     ({"input": "x", "top_logprobs": 21}, "top_logprobs"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "'input_image'"),

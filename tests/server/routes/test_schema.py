@@ -22,7 +22,7 @@ def try_out(operation: Any, codes: set[int]) -> None:
     def one(case: Any) -> None:
         response = case.call(timeout=HANG_S)
         codes.add(response.status_code)
-        assert response.status_code < 500, (operation.path, case.body, response.text)
+        assert response.status_code < 500 or response.status_code == 501, (operation.path, case.body, response.text)
 
     one()
 

@@ -166,6 +166,7 @@ def require_packages(what: str) -> None:
 def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
     from contextlib import closing
 
+    from octavo.batch.served.routes import with_batches
     from octavo.huggingface import open_model_file
     from octavo.models import read_model
     from octavo.runtime.options import OF_BASE_MODELS, usual_limit
@@ -184,7 +185,9 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
             )
         client = ProcessClient(engine, launched)
-        run(serve(client, file, options, sock, lambda service: _tell(options, sock, engine.kv_events)))
+        run(with_batches(options, engine.max_sequences, lambda around: serve(
+            client, file, options, sock, lambda service: _tell(options, sock, engine.kv_events), around,
+        )))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
 
 
@@ -193,6 +196,7 @@ def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions
     from contextlib import closing
     from dataclasses import replace
 
+    from octavo.batch.served.routes import with_batches
     from octavo.replicas.local import LocalLauncher
     from octavo.replicas.serve import serve_front
     from octavo.server.serve import bind, run
@@ -214,7 +218,9 @@ def _run_replicas(given: Replicas, engine: EngineOptions, options: ServerOptions
         launcher = LocalLauncher(n, engine, options)
     _warn(options)
     with closing(bind(options.host, options.port)) as sock:
-        run(serve_front(launcher, n, options, sock, lambda front: _tell(options, sock, engine.kv_events, n)))
+        run(with_batches(options, n * engine.max_sequences, lambda around: serve_front(
+            launcher, n, options, sock, lambda front: _tell(options, sock, engine.kv_events, n), around,
+        )))
     print(f"octavo: {options.name} stopped", file=sys.stderr)
 
 

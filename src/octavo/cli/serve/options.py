@@ -51,6 +51,9 @@ class Access:
         bool, access_option("--log-requests", help="Log a line per request to standard error.")
     ] = False
     allow_host: Annotated[list[str] | None, access_option(help="A host name that requests may use.")] = None
+    data_dir: Annotated[
+        str | None, access_option(metavar="FOLDER", help="Keep files, batches and stored responses in this folder.")
+    ] = None
 
 
 @dataclass
@@ -164,7 +167,8 @@ def server_options(
         certificate=certificate(access.ssl_cert, access.ssl_key), keys=_keys(access),
         hosts=_hosts(access.allow_host or ()), origins=_origins(access.origin or ()),
         strict_model=naming.strict_model, share_cache=limits.share_cache, limits=front,
-        chat_template=naming.chat_template, log_requests=access.log_requests, lora=lora, **defaults.given(),
+        chat_template=naming.chat_template, log_requests=access.log_requests, lora=lora, data_dir=access.data_dir,
+        **defaults.given(),
     )
 
 

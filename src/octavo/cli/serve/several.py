@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -28,13 +29,14 @@ from octavo.cli.serve.options import (
     server_options,
     words_of,
 )
-from octavo.errors import UsageError
+from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.router.catalog import Catalog, Found, KnownModel
     from octavo.runtime.lora_adapters import Chosen
     from octavo.server.serve_options import ServerOptions
 
+log = logging.getLogger("octavo")
 several_option = partial(typer.Option, rich_help_panel="Several models")
 MOST_PRESET = 1 << 20
 """Bytes of a settings file."""
@@ -111,12 +113,22 @@ def _reader() -> App:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a settings file: its options, and what else it says."""
+    """A section of a settings file: its options, and what else it says.
 
+    given  the options as they are written
+    """
+
+    path: str
     name: str
     options: ModelOptions
+    given: Mapping[str, str]
     model: str | None = None
     load: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where it is, for errors."""
+        return f"--models-preset: {self.path}: [{self.name}]"
 
 
 def read_preset(path: str) -> dict[str, Section]:
@@ -150,16 +162,21 @@ def _section(path: str, name: str, given: Mapping[str, str]) -> Section:
     load = rest.pop(LOAD, "false").lower()
     if load not in TRUE:
         raise UsageError(f"{place}: {LOAD} is {load!r} (allowed: true, false)")
-    words = [f"{'-' if len(key) == 1 else '--'}{key}={value}" for key, value in rest.items()]
+    return Section(path, name, _options(place, rest), rest, models[0] if models else None, TRUE[load])
+
+
+def _options(place: str, given: Mapping[str, str]) -> ModelOptions:
+    """Options as a section has them. Raises UsageError."""
+    words = [f"{'-' if len(key) == 1 else '--'}{key}={value}" for key, value in given.items()]
     words = [word.removesuffix("=") if word.endswith("=") else word for word in words]
     try:
-        options = _reader()(["model", *words], standalone_mode=False, prog_name="octavo serve")
+        found: ModelOptions = _reader()(["model", *words], standalone_mode=False, prog_name="octavo serve")
     except (UsageError, _UsageError) as error:
         message = in_plain_words(error.format_message()) if isinstance(error, _UsageError) else str(error)
-        for key in get_close_matches(LOAD, rest, cutoff=0.8):
+        for key in get_close_matches(LOAD, given, cutoff=0.8):
             message = f"no setting {key!r} (did you mean {LOAD!r}?)"
         raise UsageError(f"{place}: {message}") from None
-    return Section(name, options, models[0] if models else None, TRUE[load])
+    return found
 
 
 class Shelf:
@@ -192,11 +209,59 @@ class Shelf:
             self._add(section, found)
         known = []
         for one in found.values():
-            options, of_it = self.options, [more for more in (sections.get(one.name), everywhere) if more is not None]
-            for more in of_it:
-                options = options.over(more.options)
-            known.append(self._known(one, options, load=any(more.load for more in of_it)))
+            of_it = [more for more in (sections.get(one.name), everywhere) if more is not None]
+            known.append(self._checked(one, of_it))
         return Catalog(known)
+
+    def _checked(self, found: Found, sections: Sequence[Section]) -> KnownModel:
+        """A model with the settings of its sections. Raises UsageError for those that can't work.
+
+        Those of all models are only warned of where they can't work for this one.
+        """
+        from octavo.router.settings_check import require_settings
+
+        options = self.options
+        for more in sections:
+            options = options.over(more.options)
+        load = any(more.load for more in sections)
+
+        def made(options: ModelOptions) -> KnownModel:
+            return self._known(found, options, load=load)
+
+        def works(options: ModelOptions) -> None:
+            require_settings(made(options))
+
+        try:
+            known = made(options)
+        except OctavoError as error:
+            if not sections:
+                raise
+            raise UsageError(self._blamed(sections, error, made)[1]) from None
+        if not sections:
+            return known
+        try:
+            require_settings(known)
+        except OctavoError as error:
+            section, words = self._blamed(sections, error, works)
+            if section.name != ALL:
+                raise UsageError(words) from None
+            log.warning("%s (of %s)", words, found.name)
+        return known
+
+    def _blamed(
+        self, sections: Sequence[Section], error: OctavoError, use: Callable[[ModelOptions], object]
+    ) -> tuple[Section, str]:
+        """Which section an error is of, and the error with its place and key, which each setting alone tells."""
+        for section in sections:
+            for key, value in section.given.items():
+                try:
+                    use(self.options.over(_options(section.place, {key: value})))
+                except OctavoError as alone:
+                    if str(alone) == str(error):
+                        return section, f"{section.place}: {key} = {value}: {error}"
+        first = sections[0]
+        of_model = "" if first.model is None else f"model = {first.model}: "
+        return first, f"{first.place}: {of_model}{error}"
 
     def _found(self) -> Iterator[Found]:
         from octavo.router.catalog import in_cache, in_folder
@@ -212,7 +277,11 @@ class Shelf:
         from octavo.router.catalog import Found
 
         if section.model is not None:
-            made = Found(section.name, _there(section.model, self.offline), "preset")
+            try:
+                path = _there(section.model, self.offline)
+            except OctavoError as error:
+                raise UsageError(f"{section.place}: model = {section.model}: {error}") from None
+            made = Found(section.name, path, "preset")
             require_names(found.get(section.name, made), made)
             found[section.name] = made
         elif section.name not in found:
@@ -271,10 +340,10 @@ def _require_loadable(found: Found, options: ModelOptions, lora: Chosen) -> None
 
 def run_several(models: Sequence[str], access: Access, options: ModelOptions, several: Several, offline: bool) -> None:
     """Serve several models until a signal to end comes."""
-    import logging
     import secrets
     from contextlib import closing
 
+    from octavo.batch.served.routes import with_batches
     from octavo.router.front import ModelsFront
     from octavo.router.serve import serve_models
     from octavo.server.serve import bind, run
@@ -296,10 +365,10 @@ def run_several(models: Sequence[str], access: Access, options: ModelOptions, se
 
     logging.getLogger("octavo.models").setLevel(logging.INFO)
     with closing(bind(front.host, front.port)) as sock:
-        run(serve_models(
+        run(with_batches(front, options.limits.max_sequences, lambda around: serve_models(
             shelf.look, front, sock, memory=shelf.memory, unit=shelf.unit, idle=several.idle, told=told,
-            pulls=not models,
-        ))
+            pulls=not models, around=around,
+        )))
     print("octavo: stopped", file=sys.stderr)
 
 

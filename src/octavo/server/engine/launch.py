@@ -35,12 +35,15 @@ class Launched:
             self.process.wait(GONE_S)
 
 
-def launch() -> Launched:
-    """Start one. Raises OSError where the system has no room for it."""
+def launch(*, grouped: bool = False) -> Launched:
+    """Start one. Raises OSError where the system has no room for it.
+
+    grouped  it stays in the process group of this process, which is killed as one, see `LocalProcess`
+    """
     ours, theirs = socket.socketpair()
     with theirs, ExitStack() as failing:
         failing.enter_context(ours)
-        process = _on_windows(theirs) if sys.platform == "win32" else _with_descriptor(theirs)
+        process = _on_windows(theirs) if sys.platform == "win32" else _with_descriptor(theirs, grouped)
         failing.pop_all()
     return Launched(process, ours)
 
@@ -50,10 +53,10 @@ def _command(place: str) -> list[str]:
     return [sys.executable, "-m", "octavo.server.worker", place, str(logging.getLogger("octavo").getEffectiveLevel())]
 
 
-def _with_descriptor(theirs: socket.socket) -> subprocess.Popen[bytes]:
+def _with_descriptor(theirs: socket.socket, grouped: bool) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         _command(str(theirs.fileno())),
-        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=not grouped,
     )
 
 

@@ -49,9 +49,12 @@ class ProcessClient(EngineClient):
     its engine well.
     """
 
-    def __init__(self, options: EngineOptions, launched: Launched | None = None) -> None:
-        """`launched`: a process that waits for its options already."""
+    def __init__(
+        self, options: EngineOptions, launched: Launched | None = None, *, grouped: bool = False
+    ) -> None:
+        """`launched`: a process that waits for its options already; `grouped` is that of `launch`."""
         super().__init__()
+        self._grouped = grouped
         self.options, self.step_timeout = options, options.step_timeout or float("inf")
         self._launched = launched
         self._writer: asyncio.StreamWriter | None = None
@@ -84,7 +87,7 @@ class ProcessClient(EngineClient):
             began = monotonic()
             try:
                 if self._launched is None:
-                    self._launched = launch()
+                    self._launched = launch(grouped=self._grouped)
                     self.restarts += self.info is not None
                 why = await self._run(self._launched)
             except Exception as error:  # no descriptor, process or memory is free, as a rule

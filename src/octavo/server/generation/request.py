@@ -48,6 +48,7 @@ class GenerationRequest:
     tools           those that replies may call
     shows_thinking  thinking stays in the text
     goes_on         replies go on in the text of their prompts: a space that they begin with is one between words
+    fills           so they do in the middle of it, where a prompt ends with a control token
     """
 
     prompts: Sequence[list[int]]
@@ -65,10 +66,13 @@ class GenerationRequest:
     after_sampling: bool = False
     progress: bool = False
     goes_on: bool = False
+    fills: bool = False
 
     def parser(self, service: Service, prompt: Sequence[int]) -> OutputParser:
         """The parser of a reply to one of the prompts."""
         after = prompt if self.goes_on else ()
+        if self.fills:
+            after = next(([one] for one in reversed(prompt) if not service.tokenizer.is_special(one)), [])
         thinking = None if self.shows_thinking else self.thinking
         if self.tools is None:
             return OutputParser(service.tokenizer, self.stop, thinking, after=after)

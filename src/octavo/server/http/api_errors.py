@@ -57,7 +57,8 @@ VERSION = b"anthropic-version"
 OVERLOADED = 529
 """What Anthropic's clients know as the status of a server that can't answer now."""
 NATIVE = frozenset({
-    "/completion", "/tokenize", "/detokenize", "/apply-template", "/props", "/lora-adapters", "/slots", "/health",
+    "/completion", "/infill", "/tokenize", "/detokenize", "/apply-template", "/props", "/lora-adapters", "/slots",
+    "/health",
 })
 """llama-server's own routes: their errors have its shape."""
 

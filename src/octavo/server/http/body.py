@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing, closing
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -94,21 +94,30 @@ async def read(request: Request, limits: Limits) -> bytearray:
     length = request.headers.get("content-length", "0")
     if int(length) > limits.body if length.isdigit() else True:
         raise _too_large(limits)
-    loop, stream = asyncio.get_running_loop(), request.stream()
     data, share = bytearray(), request.state.share
-    enough, end = 0, 0.0
-    try:
-        while True:
-            if len(data) >= enough:  # what has to be there in its time; then more has to come in as much
-                enough, end = len(data) + int(SLOWEST * limits.body_time), loop.time() + limits.body_time
-            async with asyncio.timeout_at(end):
-                piece = await anext(stream, None)
-            if piece is None:
-                return data
+    async with aclosing(pieces(request, limits)) as found:
+        async for piece in found:
             if len(data) + len(piece) > limits.body:
                 raise _too_large(limits)
             share.grow(len(data) + len(piece), limits)
             data += piece
+    return data
+
+
+async def pieces(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
+    """A body as it comes. Raises ApiError for one that is too slow, or ends too early."""
+    loop, stream = asyncio.get_running_loop(), request.stream()
+    n, enough, end = 0, 0, 0.0
+    try:
+        while True:
+            if n >= enough:  # what has to be there in its time; then more has to come in as much
+                enough, end = n + int(SLOWEST * limits.body_time), loop.time() + limits.body_time
+            async with asyncio.timeout_at(end):
+                piece = await anext(stream, None)
+            if piece is None:
+                return
+            n += len(piece)
+            yield piece
     except TimeoutError:
         slow = f"the body is too slow: not complete in {limits.body_time:g} s, at less than {SLOWEST} bytes a second"
         raise ApiError(408, slow, headers=CLOSE) from None

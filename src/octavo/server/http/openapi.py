@@ -10,14 +10,21 @@ from starlette.routing import Route
 
 from octavo import __version__
 from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
-from octavo.server.routes.llama_server_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
+from octavo.server.routes.llama_server_schema import (
+    DetokenizeRequest,
+    InfillRequest,
+    NativeRequest,
+    TemplateRequest,
+    TokenizeRequest,
+)
 from octavo.server.routes.rerank_schema import RerankRequest, ScoreRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
-from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest
+from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest, FimRequest
 
 BODIES: dict[str, type[BaseModel]] = {
     "/chat/completions": ChatRequest, "/completions": CompletionRequest, "/embeddings": EmbeddingRequest,
-    "/completion": NativeRequest, "/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest,
+    "/completion": NativeRequest, "/infill": InfillRequest, "/fim/completions": FimRequest,
+    "/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest,
     "/apply-template": TemplateRequest, "/responses": ResponsesRequest,
     "/rerank": RerankRequest, "/reranking": RerankRequest, "/v2/rerank": RerankRequest, "/score": ScoreRequest,
     "/chat/completions/input_tokens": ChatRequest, "/responses/input_tokens": ResponsesRequest,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from octavo.runtime.output.reply import LogProbs
@@ -25,17 +26,20 @@ from octavo.server.http.api_errors import bad
 from octavo.server.http.background import in_thread_if_long, size_of
 from octavo.server.http.sse import to_json
 from octavo.server.routes.chunks import ChunkedReply
-from octavo.server.routes.llama_server_schema import NativeRequest
+from octavo.server.routes.infill import around, fim_tokens
+from octavo.server.routes.llama_server_schema import InfillRequest, NativeRequest
 from octavo.server.routes.schema import CompletionRequest
 
 USUAL_TOKENS = 16
 """The most tokens of a completion where neither it nor the server has a number, as OpenAI has it."""
 
 
-def prompts_of(service: Service, given: object, *, reply: bool) -> list[list[int]]:
+def prompts_of(
+    service: Service, given: object, *, reply: bool, suffix: str | None = None, most: int | None = None
+) -> list[list[int]]:
     """The tokens of a text, of several, or tokens as they are. Raises ApiError for prompts that can't be computed.
 
-    `reply`: there is to be one to each.
+    `reply`: there is to be one to each, of `most` tokens, after which `suffix` goes on.
     """
     parts: list[Any] = given if isinstance(given, list) else [given]
     if parts and isinstance(parts[0], int):
@@ -43,7 +47,14 @@ def prompts_of(service: Service, given: object, *, reply: bool) -> list[list[int
     for part in parts:
         if isinstance(part, str):
             service.require_short(part, "prompt")
-    prompts = [service.tokenizer.encode(part) if isinstance(part, str) else part for part in parts]
+    if suffix is not None:
+        fim_tokens(service)
+        service.require_short(suffix, "suffix")
+        plain = partial(service.tokenizer.encode, add_special=False, parse_special=False)
+        texts = [plain(part) if isinstance(part, str) else part for part in parts]
+        prompts = [around(service, text, plain(suffix), most) for text in texts]
+    else:
+        prompts = [service.tokenizer.encode(part) if isinstance(part, str) else part for part in parts]
     for prompt in prompts:
         service.require_fitting(prompt, "prompt", reply=reply)
     return prompts
@@ -51,7 +62,13 @@ def prompts_of(service: Service, given: object, *, reply: bool) -> list[list[int
 
 def effort(body: CompletionRequest | NativeRequest) -> int:
     """See `effort_of`."""
-    return effort_of(body, size_of(body.prompt))
+    size = size_of(body.prompt)
+    if isinstance(body, InfillRequest):
+        size += size_of(body.input_prefix) + size_of(body.input_suffix)
+        size += sum(len(one.text) for one in body.input_extra or ())
+    elif isinstance(body, CompletionRequest):
+        size += len(body.suffix or "")
+    return effort_of(body, size)
 
 
 async def generation_request(service: Service, body: CompletionRequest, key: str) -> GenerationRequest:
@@ -69,9 +86,10 @@ def _request_without_grammar(service: Service, body: CompletionRequest, key: str
     usual = USUAL_TOKENS if service.options.max_tokens is None else None
     most = most_tokens(service, body.max_tokens, body.max_completion_tokens, body.n_predict, usual)
     return GenerationRequest(
-        prompts=prompts_of(service, body.prompt, reply=most != 0), n=n, seed=seed_of(service, body), max_tokens=most,
-        sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
-        logprobs=logprobs_of(body), cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
+        prompts=prompts_of(service, body.prompt, reply=most != 0, suffix=body.after, most=most), n=n,
+        seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
+        sampling=sampling_of(service, body, named_biases(body.logit_bias)), logprobs=logprobs_of(body),
+        cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True, fills=body.after is not None,
         progress=shows_progress(body),
     )
 

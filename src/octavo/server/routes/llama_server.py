@@ -1,4 +1,4 @@
-"""llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props, /slots, /lora-adapters."""
+"""llama-server's own routes: /completion, /infill, /tokenize, /detokenize, /apply-template, /props and others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ from octavo.server.http.sse import event, to_json
 from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of
 from octavo.server.routes.chat import encode_chat_text, size_of_messages
 from octavo.server.routes.completions import effort
-from octavo.server.routes.llama_server_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
+from octavo.server.routes.infill import infill_prompt
+from octavo.server.routes.llama_server_schema import (
+    DetokenizeRequest,
+    InfillRequest,
+    NativeRequest,
+    TemplateRequest,
+    TokenizeRequest,
+)
 from octavo.server.routes.schema import MOST_PROMPTS, Sampling
 
 STOP_TYPES = {"length": "limit", "context": "limit"}
@@ -50,15 +57,19 @@ def _request_without_grammar(service: Service, body: NativeRequest, key: str) ->
     most = most_tokens(service, body.n_predict, body.max_completion_tokens, body.max_tokens)
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return GenerationRequest(
-        prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(service, body),
+        prompts=_prompts(service, body, most), sampling=sampling, seed=seed_of(service, body),
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
         cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
+        fills=isinstance(body, InfillRequest),
     )
 
 
-def _prompts(service: Service, given: object, *, reply: bool) -> list[list[int]]:
+def _prompts(service: Service, body: NativeRequest, most: int | None) -> list[list[int]]:
     """The tokens of prompts, each a text, tokens, or both mixed. Raises ApiError for those that can't be computed."""
+    if isinstance(body, InfillRequest):
+        return [infill_prompt(service, body, most)]
+    given, reply = body.prompt, most != 0
     parts: list[Any] = given if isinstance(given, list) and not _is_one(given) else [given]
     if len(parts) > MOST_PROMPTS:
         raise bad(f"there are {len(parts)} prompts (allowed: up to {MOST_PROMPTS})", "prompt")
@@ -213,10 +224,19 @@ def settings(generation: GenerationRequest) -> dict[str, Any]:
 
 async def completion(request: Request) -> Response:
     """Continue a text, as llama-server does."""
-    body, service = await body_of(request, NativeRequest), service_of(request)
+    return await _completed(request, await body_of(request, NativeRequest))
+
+
+async def _completed(request: Request, body: NativeRequest) -> Response:
+    service = service_of(request)
     handle = RequestHandle(service, await _job_of(service, body, key_of(request)))
     reply = NativeReply(service, body, handle)
     return await answered(request, handle, reply, stream=body.stream)
+
+
+async def infill(request: Request) -> Response:
+    """Fill in what is between two texts, as llama-server does."""
+    return await _completed(request, await body_of(request, InfillRequest))
 
 
 async def tokenize(request: Request) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from octavo.server.routes import refused_fields as refused
 from octavo.server.routes.schema import (
@@ -24,6 +24,7 @@ from octavo.server.routes.schema import (
     many,
 )
 
+MOST_EXTRAS = 1024
 MIXED = Annotated[list[TOKEN | str], many(1 << 16, least=1)]
 
 
@@ -55,6 +56,34 @@ class NativeRequest(Sampling):
     return_tokens: bool | None = None
     grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
     json_schema: dict[str, Any] | bool | None = None
+
+
+class ExtraText(Body):
+    """A part of another file."""
+
+    text: str
+    filename: Annotated[str, Field(max_length=1024)] = "tmp"
+
+
+class InfillRequest(NativeRequest):
+    """llama-server's /infill: what is between `input_prefix` with `prompt`, and `input_suffix`."""
+
+    refuses: ClassVar[refused.Rules] = refused.INFILL
+
+    prompt: str | MIXED = ""
+    input_prefix: str | MIXED
+    input_suffix: str | MIXED
+    input_extra: Annotated[list[ExtraText], many(MOST_EXTRAS)] | None = Field(
+        None, description="parts of other files, the most important last"
+    )
+
+    @field_validator("samplers", mode="before")
+    @classmethod
+    def _without_infill(cls, value: Any) -> Any:
+        """Editors ask for a sampler of this name, which llama-server alone has."""
+        if isinstance(value, str):
+            return value.replace("i", "")
+        return [one for one in value if one != "infill"] if isinstance(value, list) else value
 
 
 class TokenizeRequest(Body):

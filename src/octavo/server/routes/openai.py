@@ -22,7 +22,7 @@ from octavo.server.http.background import in_thread_if_long, size_of
 from octavo.server.http.sse import to_json
 from octavo.server.routes import chat, completions
 from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of, unless_left
-from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest
+from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest, FimRequest
 from octavo.text.sentences import encode_texts
 
 TOGETHER = 32
@@ -78,6 +78,17 @@ async def text_completions(request: Request) -> Response:
             echoed = await unless_left(request, _scored(service, generation.prompts, generation.logprobs))
     handle = RequestHandle(service, generation)
     reply = completions.CompletionReply(service, body, name, handle, echoed)
+    return await answered(request, handle, reply, stream=body.stream)
+
+
+async def fim_completions(request: Request) -> Response:
+    """Fill in what is between two texts, as Mistral's route of this name does: the reply is a chat's."""
+    body, service = await body_of(request, FimRequest), service_of(request)
+    name = service.require_model(body.model)
+    generation = await completions.generation_request(service, body, key_of(request))
+    told = {"messages": [{"role": "user", "content": ""}], "stream_options": body.stream_options}
+    handle = RequestHandle(service, generation)
+    reply = chat.ChatReply(service, ChatRequest.model_validate(told), name, handle)
     return await answered(request, handle, reply, stream=body.stream)
 
 

@@ -46,20 +46,22 @@ CHAT: Rules = {
     **OPENAI, **TEMPLATE, "audio": ABSENT, "modalities": ('["text"]', lambda value: value == ["text"]),
     "web_search_options": ABSENT, "verbosity": only("medium"), "documents": ABSENT, "echo": FALSE,
 }
-COMPLETIONS: Rules = {**OPENAI, "suffix": only("")}
+COMPLETIONS: Rules = {**OPENAI}
 FORMS: Rules = {
     **dict.fromkeys(("response_format", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
                      "guided_choice", "guided_grammar"), ("none: text.format, or output_config.format", ABSENT[1])),
     "n": only(1), "logit_bias": ABSENT,
 }
 """Of chats, which routes of other names and forms don't have."""
-KEPT: Rule = ("none: nothing is kept between requests; send the whole conversation as input", ABSENT[1])
+KEPT: Rule = ("none: conversations go on by previous_response_id, or as a whole by input", ABSENT[1])
 RESPONSES: Rules = {
-    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "previous_response_id": KEPT, "conversation": KEPT, "prompt": KEPT,
-    "background": KEPT, "context_management": ABSENT, "moderation": ABSENT, "personality": ABSENT, "image": ABSENT,
+    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "conversation": KEPT, "prompt": KEPT,
+    "context_management": ABSENT, "moderation": ABSENT, "personality": ABSENT, "image": ABSENT,
     "access_programs": ABSENT,
 }
 NATIVE: Rules = {**SAMPLING, **BUDGETS}
+INFILL: Rules = {name: rule for name, rule in NATIVE.items() if name not in ("n_indent", "t_max_predict_ms")}
+"""Editors send the two with each request. They end a reply earlier; without them it is the same as far as it goes."""
 EMBEDDINGS: Rules = {"embd_normalize": only(2)}
 RERANK: Rules = {
     "rank_fields": ABSENT, "max_tokens_per_doc": ABSENT, "max_chunks_per_doc": only(1), "softmax": FALSE,

@@ -16,13 +16,15 @@ from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.handover import created
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.logprobs import chat_logprobs
-from octavo.server.http.api_errors import ApiError
+from octavo.server.http.api_errors import ApiError, bad
 from octavo.server.http.sse import named_event, to_json
 from octavo.server.routes import chat
 from octavo.server.routes.answer import answered, body_of, key_of, service_of
 from octavo.server.routes.openai import counted
 from octavo.server.routes.responses_schema import ResponsesRequest, chat_request
 
+KEEPS = "keeps_responses"
+"""In the state of a request: what it comes to is kept, if it asks for that."""
 PREFIXES = {"thinking": "rs_", "text": "msg_", "call": "fc_"}
 GROWS = {
     "thinking": "response.reasoning_text", "text": "response.output_text", "call": "response.function_call_arguments",
@@ -35,18 +37,29 @@ async def responses(request: Request) -> Response:
     """Reply to a conversation, as OpenAI's newer interface has it."""
     body, service = await body_of(request, ResponsesRequest), service_of(request)
     name, asked = service.require_model(body.model), chat_request(body)
+    kept = _is_kept(request, body)
     with _named():
         generation = await chat.generation_request(service, asked, key_of(request))
     handle = RequestHandle(service, generation)
-    reply = ResponseReply(body, name, handle)
+    reply = ResponseReply(body, name, handle, kept=kept)
     return await answered(request, handle, reply, stream=body.stream)
 
 
 async def count_tokens(request: Request) -> Response:
     """The number of tokens that a response's prompt has."""
     body, service = await body_of(request, ResponsesRequest), service_of(request)
+    _is_kept(request, body)
     with _named():
         return await counted(chat_request(body), service)
+
+
+def _is_kept(request: Request, body: ResponsesRequest) -> bool:
+    """Whether the response is kept, here or by the front. Raises ApiError for what needs that where none is."""
+    keeps = bool(service_of(request).options.secret) or getattr(request.state, KEEPS, False)
+    for name in ("previous_response_id", "background"):
+        if getattr(body, name) and not keeps:
+            raise bad(f"{name}: no response is kept here", name)
+    return keeps and body.store is not False
 
 
 @contextmanager
@@ -65,8 +78,8 @@ def _named() -> Iterator[None]:
 class ResponseReply:
     """Writes a reply as a response."""
 
-    def __init__(self, body: ResponsesRequest, name: str, handle: RequestHandle) -> None:
-        self.body, self.name, self.handle, self.blocks = body, name, handle, Blocks()
+    def __init__(self, body: ResponsesRequest, name: str, handle: RequestHandle, *, kept: bool) -> None:
+        self.body, self.name, self.handle, self.blocks, self.kept = body, name, handle, Blocks(), kept
         self.id, self.created = new_id("resp_"), created()
         self._ids: dict[int, str] = {}
         self._held: list[Any] = []  # log-probabilities of tokens whose text has not been sent
@@ -196,7 +209,8 @@ class ResponseReply:
             "usage": self._usage() if ended else None, "temperature": sampling.temperature, "top_p": sampling.top_p,
             "instructions": body.instructions, "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {}, "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": None, "store": False, "truncation": "disabled", "background": False,
+            "previous_response_id": body.previous_response_id, "store": self.kept,
+            "truncation": "disabled", "background": False,
             "reasoning": (body.reasoning.model_dump() if body.reasoning else {"effort": None, "summary": None}),
             "text": {"format": _dumped(body.text.format) if body.text and body.text.format else {"type": "text"}},
             "tool_choice": _dumped(body.tool_choice) or "auto", "tools": [_dumped(tool) for tool in body.tools or ()],

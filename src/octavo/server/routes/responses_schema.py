@@ -119,7 +119,7 @@ class ReasoningOptions(Body):
 
 
 class ResponsesRequest(Sampling):
-    """`store` and fields that are not here are ignored: nothing is kept."""
+    """`store`, `previous_response_id` and `background` are done before, see `KeptResponses`: here they are repeated."""
 
     refuses: ClassVar[refused.Rules] = refused.RESPONSES
 
@@ -138,6 +138,9 @@ class ResponsesRequest(Sampling):
     metadata: Annotated[dict[str, str], few(16)] | None = None
     include: Annotated[list[str], many(len(INCLUDABLE))] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    store: bool | None = None
+    previous_response_id: Annotated[str, Field(max_length=512)] | None = None
+    background: bool | None = None
 
     @model_validator(mode="before")
     @classmethod

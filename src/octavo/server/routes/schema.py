@@ -403,10 +403,30 @@ class CompletionRequest(Constrained):
         | Annotated[list[str], many(MOST_PROMPTS, least=1)]
         | Annotated[list[TOKENS], many(MOST_PROMPTS, least=1)]
     )
+    suffix: str | None = Field(None, description="what comes after the reply, for models with tokens for that")
     max_tokens: LIMIT | None = Field(None, description="16 if left out")
     logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+
+    @model_validator(mode="after")
+    def _one_text(self) -> CompletionRequest:
+        if self.suffix and self.echo:
+            raise ValueError("echo: can't be used together with suffix")
+        return self
+
+    @property
+    def after(self) -> str | None:
+        """What the reply is followed by; None where it ends the text."""
+        return self.suffix or None
+
+
+class FimRequest(CompletionRequest):
+    """Mistral's: the reply is always in the middle, if at the end of a file."""
+
+    @property
+    def after(self) -> str:
+        return self.suffix or ""
 
 
 class EmbeddingRequest(Body):
