@@ -1,16 +1,18 @@
 """Times starts on the CPU, and writes bench/results/start-<date>.json.
 
-    python bench/start.py MODEL.gguf [MODEL.gguf ...] [--rounds 5] [--limit] [--commit HASH] [-o FOLDER]
+    python bench/start.py MODEL.gguf [MODEL.gguf ...] [--rounds 5] [--limit] [--peer PYTHON] [--commit HASH] [-o FOLDER]
 
 Processes are `octavo run MODEL Hi -n 1 --raw --device cpu`, from their start to their end, in turns: a first start,
-which packs the weights and keeps them; a second one, which maps them; and one that keeps nothing. Beside that
+which packs the weights and keeps them; a second one, which maps them; one that keeps nothing; and with `--peer`, a
+Python that has llama_cpp, that package with the same model, context and threads. Beside that
 
 - what importing takes in a second start, and opening the tokenizer;
 - what loading takes alone, and the process's peak memory before, after, and after a step;
 - the weights' resident and proportional set size in one process, and in each of two.
 
 `--limit` also runs each model over 512 MB in a control group with two thirds of the packed weights' size as its memory
-(needs root, and version 1 or 2 of control groups with the memory controller).
+(needs root, and version 1 or 2 of control groups with the memory controller): a first start, a second one, and how fast
+the disk reads the packed weights when no page of them is in memory.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import results_file
+from octavo.backends.cores import cores
 from octavo.backends.cpu.packed import cache_folder
 from octavo.bench import machine
 
@@ -61,9 +64,24 @@ if len(sys.argv) > 2:
 """
 
 
+PEER = """
+import sys
+from llama_cpp import Llama
+model = Llama(sys.argv[1], n_ctx=int(sys.argv[2]), n_threads=int(sys.argv[3]), verbose=False)
+model.create_completion("Hi", max_tokens=1, temperature=0.0)
+"""
+CONTEXT = 4096
+"""Tokens of context that `octavo run` takes room for."""
+
+
 def run(model: str, *options: str, group: Path | None = None) -> dict[str, float]:
-    """Wall and processor seconds, and peak bytes, of one process."""
-    command = [sys.executable, "-m", "octavo", "run", model, "Hi", "-n", "1", "--raw", "--device", "cpu", *options]
+    """One process of `octavo run`."""
+    return timed([sys.executable, "-m", "octavo", "run", model, "Hi", "-n", "1", "--raw", "--device", "cpu", *options],
+                 group)
+
+
+def timed(command: list[str], group: Path | None = None) -> dict[str, float]:
+    """Wall and processor seconds, peak bytes, and bytes that were read from the disk, of one process."""
     start = time.perf_counter()
     if group is not None:
         command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$0" "$@"', *command]
@@ -74,7 +92,7 @@ def run(model: str, *options: str, group: Path | None = None) -> dict[str, float
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
     return {
         "seconds": time.perf_counter() - start, "cpu_seconds": used.ru_utime + used.ru_stime,
-        "peak": used.ru_maxrss * 1024,
+        "peak": used.ru_maxrss * 1024, "read": used.ru_inblock * 512,
     }
 
 
@@ -83,19 +101,22 @@ def forget(model: str) -> None:
     cache_folder.remove(e for e in cache_folder.entries() if e.model == os.path.abspath(model))
 
 
-def starts(model: str, rounds: int) -> dict[str, Any]:
-    """Medians of processes in turns."""
+def starts(model: str, rounds: int, peer: str | None) -> dict[str, Any]:
+    """Medians and least times of processes in turns."""
     rows: dict[str, list[dict[str, float]]] = {"first": [], "second": [], "nothing kept": []}
     for _ in range(rounds):
         forget(model)
         rows["first"].append(run(model))
         rows["second"].append(run(model))
+        if peer is not None:
+            rows.setdefault("llama.cpp", []).append(timed([peer, "-c", PEER, model, str(CONTEXT), str(cores())]))
         rows["nothing kept"].append(run(model, "--no-weight-cache"))
     return {name: medians(found) for name, found in rows.items()}
 
 
 def medians(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
-    return {name: statistics.median(row[name] for row in rows) for name in rows[0]} | {"rounds": list(rows)}
+    least = {f"least_{name}": min(row[name] for row in rows) for name in ("seconds", "cpu_seconds")}
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]} | least | {"rounds": list(rows)}
 
 
 def imports(model: str, rounds: int) -> float:
@@ -161,7 +182,18 @@ def short_of_memory(model: str) -> dict[str, Any]:
     limit = entry.nbytes * 2 // 3
     forget(model)
     with limited(limit) as group:
-        return {"limit": limit, "first": run(model, group=group), "second": run(model, group=group)}
+        found = {"limit": limit, "first": run(model, group=group), "second": run(model, group=group)}
+    return found | {"disk_bytes_per_second": disk_rate(entry.path)}
+
+
+def disk_rate(path: Path) -> float:
+    """Bytes a second that reading a file takes whose pages are not in memory."""
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        start, total = time.perf_counter(), 0
+        while block := file.read(1 << 24):
+            total += len(block)
+        return total / (time.perf_counter() - start)
 
 
 def main() -> None:
@@ -169,13 +201,14 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", action="store_true")
+    parser.add_argument("--peer", metavar="PYTHON")
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
-    result = results_file.described(commit=options.commit)
+    result = results_file.described(commit=options.commit) | {"load": os.getloadavg()}
     for model in options.models:
         run(model)  # compiles kernels
-        row: dict[str, Any] = {"bytes": os.path.getsize(model), **starts(model, options.rounds)}
+        row: dict[str, Any] = {"bytes": os.path.getsize(model), **starts(model, options.rounds, options.peer)}
         forget(model)
         row["first load"], row["second load"] = in_process(model), in_process(model)
         row |= {"import_seconds": imports(model, options.rounds), "one": shares(model, 1), "two": shares(model, 2)}

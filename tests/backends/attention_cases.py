@@ -12,13 +12,14 @@ from octavo.graph.builder import WHOLE
 
 def attention_cases() -> Iterator[OpCase]:
     """All cases of attention."""
-    parts = (_heads, _masked, _shared, _reaching, _quantized, _written, _prompts, _gemma4, _scales_of_heads, _rotated)
+    parts = (_heads, _groups, _masked, _shared, _reaching, _quantized, _written, _prompts, _gemma4, _scales_of_heads,
+             _rotated)
     return chain.from_iterable(part() for part in parts)
 
 
 def _heads() -> Iterator[OpCase]:
     """Numbers and sizes of heads, and steps of all kinds, with caches of floats and q8_0."""
-    heads = ((4, 2, 128), (8, 8, 64), (7, 1, 64), (16, 2, 128), (3, 1, 96), (4, 1, 256), (2, 2, 80))
+    heads = ((4, 2, 128), (8, 8, 64), (7, 1, 64), (16, 2, 128), (3, 1, 96), (4, 1, 256), (2, 2, 80), (10, 2, 128))
     for h, kv, dim in heads:
         shape: dict[str, Any] = {"heads": h, "kv_heads": kv, "dim": dim}
         for t in (1, 2, 33, 127):
@@ -93,6 +94,13 @@ def _quantized() -> Iterator[OpCase]:
         yield from (OpCase("quantized_attention", t, shape, formats) for t in (1, 9, 40))
         yield OpCase("quantized_attention", 2, shape, formats, past=(30, 90))
         yield OpCase("quantized_attention", 7, {**shape, "decodes": 1}, formats, past=(30, 90))
+
+
+def _groups() -> Iterator[OpCase]:
+    """As many queries to a head of keys as models have: 3 (SmolLM2), 5 (Qwen3 14B), 6, 7, 12, and 21."""
+    for cache in ("f16", "q8_0", "int8", "fp8", "int4"):
+        for group in (3, 5, 6, 7, 12, 21):
+            yield OpCase("attention", 1, {"heads": group, "kv_heads": 1, "dim": 64, "cache": cache}, past=(100,))
 
 
 def _written() -> Iterator[OpCase]:

@@ -191,7 +191,8 @@ def test_help_lists_the_shapes(octavo: Run) -> None:
 
 def test_profile(octavo: Run, model: str) -> None:
     text = octavo("profile", model, "-p", "7", "--depth", "3", "-r", "1", "--device", "reference").out
-    assert text.startswith("Step of 7 tokens after 3: ")
+    assert text.startswith("Step of 7 tokens after 3 tokens: ")
+    assert "of limit: least possible time / time taken" in text
     assert "token_embd" in text
     report = json.loads(octavo("profile", model, "--decode", "-r", "1", "--device", "reference", "--json").out)
     assert report["tokens"] == 1

@@ -303,10 +303,10 @@ def test_packed_weights_are_listed_and_removed(octavo: Run, hub: Hub, alphabet: 
     assert octavo("run", alphabet, *RUN).out == octavo("run", alphabet, *RUN).out == "abc\n"
     (path,) = weights.iterdir()
     listed = octavo("list").out.splitlines()
-    assert listed[1:3] == [
-        f"Packed weights in {weights}; `octavo rm --packed` removes them.", listed[2],
-    ]
-    assert listed[3].startswith(f"{alphabet} ")
+    assert listed[1].startswith("Packed weights (copies of models as the CPU reads them), ")
+    assert listed[1].endswith(f" in {weights}; `octavo rm --packed` removes them.")
+    assert listed[2].split() == ["copy", "of", "files", "size", "last", "used"]
+    assert listed[3].startswith(f"{alphabet}  ")
     (row,) = json.loads(octavo("list", "--json").out)["weights"]["files"]
     assert (row["model"], row["bytes"], row["path"]) == (alphabet, path.stat().st_size, str(path))
     assert octavo("rm", "--packed", "other.gguf").error() == (

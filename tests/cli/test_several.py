@@ -138,6 +138,9 @@ temp = 0.25
     ("[demo]\n[demo]", r"section 'demo' already exists"),
     ("[demo]\ntemp", r"contains parsing errors"),
     ("[demo]\nalias = a,,b", r"--alias is 'a,,b' \(allowed: names separated by commas\)"),
+    ("[demo]\nctx-size = -5", r"demo: --ctx-size is -5 \(allowed: 1 or more\)"),
+    ("[demo]\nlora = /nowhere.gguf", r"demo: /nowhere.gguf: there is no such file or folder"),
+    ("[*]\nchat-template = {{ x", r"demo: the model has no chat template called '\{\{ x' \(allowed: default\)"),
 ])
 def test_settings_that_are_wrong(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"x" * 99)
@@ -203,6 +206,14 @@ def test_a_name_that_is_unknown() -> None:
 ])
 def test_command_lines_that_are_wrong(octavo: Run, line: str, words: str) -> None:
     assert words in octavo("serve", *line.split(), "--port", "0").error()
+
+
+def test_a_name_that_cannot_be_shown(octavo: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a\nb.gguf"
+    path.write_bytes(b"x")
+    assert octavo("serve", "demo", str(path), "--port", "0").error() == (
+        f"octavo: error: {str(path)!r} has a name with characters that can't be shown; give it another one in "
+        "--models-preset ([NAME], model = FILE)")
 
 
 def test_other_programs_names(tmp_path: Path) -> None:

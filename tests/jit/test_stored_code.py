@@ -110,6 +110,26 @@ def test_a_damaged_file_is_compiled_again(damage: str, entry: Path, caplog: pyte
     assert answers(), "the file is as it should be again"
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_kernel_of_the_wheel_is_used(
+    kept: bool, entry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where nothing can be kept; one that is damaged is compiled."""
+    shipped = tmp_path / "shipped" / entry.name
+    shipped.parent.mkdir()
+    entry.rename(shipped)
+    monkeypatch.setattr(stored_code, "shipped_folder", lambda: shipped.parent)
+    if not kept:
+        monkeypatch.setattr(stored_code, "kernel_folder", lambda: None)
+    assert kernels(OUT)(answer_kernel)().is_there
+    assert answers()
+    assert not entry.exists()
+    shipped.write_bytes(b"x" * 100)
+    assert not answers()
+    assert entry.exists() == kept
+    assert "can't be read and is compiled again" in caplog.text
+
+
 def test_a_folder_in_the_place_of_a_file_is_left_alone(entry: Path, caplog: pytest.LogCaptureFixture) -> None:
     entry.unlink()
     entry.mkdir()

@@ -13,7 +13,7 @@ from numba.core import cgutils
 
 from octavo.jit import host_cpu
 from octavo.jit.simd import amx
-from octavo.jit.simd.emit import AS_WRITTEN, F32, I8, I16, I32, I64, call_llvm, load_at, store_at
+from octavo.jit.simd.emit import AS_WRITTEN, I8, I16, I32, I64, V_F32, V_I32, call_llvm, load_at, repeat, store_at
 
 TILE_BYTES, ROW_BYTES = 1024, 64
 ROW_SIZES, ROWS = 16, 48
@@ -87,26 +87,34 @@ def _dot(b: Any, config: Any, memory: Any, tiles: tuple[int, ...], extend: Any) 
 
 
 def _dot_bf16(b: Any, config: Any, memory: Any, tiles: tuple[int, ...]) -> None:
-    """sums [m, n] += sum of tokens [m, 2 k] * weights [k, 2 n] + sum of their odd ones, each fused, in order."""
-    line, four = ir.Constant(I64, 64), ir.Constant(I64, 4)
+    """sums [m, n] += sum of tokens [m, 2 k] * weights [k, 2 n] + sum of their odd ones, each fused, in order; n are
+    lanes, those past a row's end too."""
+    line, four = ir.Constant(I64, ROW_BYTES), ir.Constant(I64, 4)
     sums, tokens, weights = (b.add(memory, ir.Constant(I64, tile * TILE_BYTES)) for tile in tiles)
-    rows, row_bytes = _shape(b, config, tiles[0])
-    depth, each = _shape(b, config, tiles[2])[0], cgutils.for_range
+    rows, depth = _shape(b, config, tiles[0])[0], _shape(b, config, tiles[2])[0]
+    each = cgutils.for_range
     with b.goto_entry_block():
-        parts = [b.alloca(F32) for _ in range(2)]
-    with each(b, rows) as m, each(b, b.udiv(row_bytes, four)) as n:
-        at = b.add(sums, b.add(b.mul(m.index, line), b.mul(n.index, four)))
+        parts = [b.alloca(V_F32) for _ in range(2)]
+    with each(b, rows) as m:
+        at = b.add(sums, b.mul(m.index, line))
         for part in parts:
-            b.store(ir.Constant(F32, 0.0), part)
+            b.store(ir.Constant(V_F32, None), part)
         with each(b, depth) as k:
-            x = b.add(tokens, b.add(b.mul(m.index, line), b.mul(k.index, four)))
-            w = b.add(weights, b.add(b.mul(k.index, line), b.mul(n.index, four)))
-            for i, part in enumerate(parts):
-                factors = [b.shl(b.zext(load_at(b, y, I16, 2 * i), I32), ir.Constant(I32, 16)) for y in (x, w)]
-                values = [b.bitcast(y, F32) for y in factors]
-                b.store(call_llvm(b, "llvm.fma.f32", F32, *values, b.load(part)), part)
+            x = load_at(b, b.add(tokens, b.add(b.mul(m.index, line), b.mul(k.index, four))), I32)
+            pairs = repeat(b, x), load_at(b, b.add(weights, b.mul(k.index, line)), V_I32)
+            for part, wide in zip(parts, (_even, _odd), strict=True):
+                values = [b.bitcast(wide(b, y), V_F32) for y in pairs]
+                b.store(call_llvm(b, "llvm.fma.v16f32", V_F32, *values, b.load(part)), part)
         total = b.fadd(*(b.load(part) for part in parts), flags=AS_WRITTEN)
-        store_at(b, at, b.fadd(load_at(b, at, F32), total, flags=AS_WRITTEN))
+        store_at(b, at, b.fadd(load_at(b, at, V_F32), total, flags=AS_WRITTEN))
+
+
+def _even(b: Any, pairs: Any) -> Any:
+    return b.shl(pairs, ir.Constant(V_I32, [16] * 16))
+
+
+def _odd(b: Any, pairs: Any) -> Any:
+    return b.and_(pairs, ir.Constant(V_I32, [-65536] * 16))
 
 
 def pytest_configure() -> None:

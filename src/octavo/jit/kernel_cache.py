@@ -53,14 +53,24 @@ def sources(folder: Path) -> bytes:
 
 
 @cache
+def _digest(here: Path, compiler: str = "") -> str:
+    return hashlib.sha256(sources(here) + compiler.encode()).hexdigest()[:16]
+
+
+@cache
+def shipped_folder(here: Path = Path(__file__).parent) -> Path:
+    """Where a platform wheel has kernels that were compiled from sources `here` (tools/build_wheel.py)."""
+    return here / "shipped" / _digest(here)
+
+
+@cache
 def kernel_folder(here: Path = Path(__file__).parent, compiler: str = "") -> Path | None:
     """The folder of kernels compiled from sources `here`, made if need be; None, with a warning, where it can't be.
 
     Its name holds a hash of the sources, and of `compiler`, its version: Numba itself would miss changes in the
     intrinsics that a kernel uses. Folders of other sources that are no longer used are removed.
     """
-    digest = hashlib.sha256(sources(here) + compiler.encode()).hexdigest()[:16]
-    folder = cache_root() / "kernels" / digest
+    folder = cache_root() / "kernels" / _digest(here, compiler)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

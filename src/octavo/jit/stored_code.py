@@ -28,7 +28,7 @@ from numba.core.serialize import dumps
 
 from octavo.io.locks import try_lock
 from octavo.jit.host_cpu import codegen
-from octavo.jit.kernel_cache import NOT_KEPT, kept, kernel_folder, warn_once
+from octavo.jit.kernel_cache import NOT_KEPT, kept, kernel_folder, shipped_folder, warn_once
 
 DIGEST_BYTES = 32
 WAIT_S, POLL_S = 60.0, 0.02
@@ -69,10 +69,12 @@ class FunctionStore:
         rtsys.initialize(
             target
         )  # all that a compiled function is linked with; `refresh` takes a quarter of a second more
-        path = self._path(signature, target.codegen())
+        path, shipped = self._path(signature, target.codegen()), self._shipped(signature, target.codegen())
+        found = None if path is None else _load(path, target)
+        if found is None and shipped.exists():
+            found = _load(shipped, target)
         if path is None:
-            return None
-        found = _load(path, target)
+            return found
         if found is None and self._lock is None:
             self._lock = _lock_of(path)
             if self._lock is not None:
@@ -93,7 +95,7 @@ class FunctionStore:
     def has(self, signature: Any, codegen: Any) -> bool:
         """Whether there is a file of the compiled function, whole or not."""
         path = self._path(signature, codegen)
-        return path is not None and path.exists()
+        return (path is not None and path.exists()) or self._shipped(signature, codegen).exists()
 
     def release(self) -> None:
         """Let others compile the function, if this process was to."""
@@ -106,10 +108,14 @@ class FunctionStore:
 
     def _path(self, signature: Any, codegen: Any) -> Path | None:
         folder = kernel_folder()
-        if folder is None:
-            return None
+        return None if folder is None else folder / self._name(signature, codegen)
+
+    def _shipped(self, signature: Any, codegen: Any) -> Path:
+        return shipped_folder() / self._name(signature, codegen)
+
+    def _name(self, signature: Any, codegen: Any) -> str:
         name = repr((self.key, signature, codegen.magic_tuple(), VERSIONS))
-        return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.kernel"
+        return f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.kernel"
 
 
 def _load(path: Path, target: Any) -> Any:

@@ -85,8 +85,9 @@ def _named(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _show(report: dict[str, Any]) -> None:
     step, nodes, tokens = report["step_seconds"], report["nodes_seconds"], report["tokens"]
-    what = f"{tokens} token{'s' if tokens > 1 else ''} after {report['depth']}"
-    print(f"Step of {what}: {step * 1e3:.2f} ms ({tokens / step:.1f} tok/s); node by node {nodes * 1e3:.2f} ms")
+    depth = f"after {report['depth']:,} tokens" if report["depth"] else "in an empty context"
+    print(f"Step of {tokens:,} token{'s' * (tokens > 1)} {depth}: {step * 1e3:.2f} ms ({tokens / step:,.1f} tokens/s); "
+          f"its nodes run one by one: {nodes * 1e3:.2f} ms")
     for name, limits in report["limits"].items():
         gops = "".join(f", {gops:,.0f} GOPS of {bits} bits" for bits, gops in limits["gops"].items())
         print(f"Limit of {name}: {limits['gbps']:,.0f} GB/s{gops}")
@@ -94,6 +95,8 @@ def _show(report: dict[str, Any]) -> None:
     _table(report["ops"], "op", "backend")
     print()
     _table(report["nodes"], "op", "node", "formats")
+    print("\nof limit: least possible time / time taken; empty where the limit is not known, as of floats on a CPU;\n"
+          "          over: a cache had the data, or the machine was busy when the limit was measured")
 
 
 def _table(rows: list[dict[str, Any]], *names: str) -> None:

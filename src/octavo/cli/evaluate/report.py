@@ -92,7 +92,7 @@ def report(
             )
         found = write_report(model, output, base=base, plan=plan, threads=threads, progress=show, judged=judged)
     error = found.model.error
-    said = "" if error is None else f", {found.model.basis} error {100 * error:#.4g} %"
+    said = "" if error is None else f", {found.model.basis} error {100 * error:#.4g}%"
     print(f"{printable(output)}: {len(found.model.tensors)} tensors, {found.model.bits:.4g} bits per weight{said}")
 
 

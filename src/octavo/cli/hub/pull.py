@@ -74,9 +74,20 @@ def list_models(as_json: AsJson = False) -> None:
         return
     _print_models(found)
     if packed:
-        print(f"\nPacked weights in {printable(str(folder()))}; `octavo rm --packed` removes them.")
-        rows = [(printable(e.model) or "damaged", size(e.nbytes), f"{_when(e):%Y-%m-%d %H:%M}") for e in packed]
-        print_columns(("model", "size", "last used"), rows, ("size",))
+        total = size(sum(entry.nbytes for entry in packed))
+        print(f"\nPacked weights (copies of models as the CPU reads them), {total} in {printable(str(folder()))}; "
+              "`octavo rm --packed` removes them.")
+        by_model: dict[str, list[Entry]] = {}
+        for entry in packed:
+            by_model.setdefault(entry.model, []).append(entry)
+        rows = [(_shown(model), str(len(of)), size(sum(e.nbytes for e in of)), f"{_when(of[0]):%Y-%m-%d %H:%M}")
+                for model, of in by_model.items()]
+        print_columns(("copy of", "files", "size", "last used"), rows, ("files", "size"))
+
+
+def _shown(model: str) -> str:
+    """A packed model's path, and whether nothing is there any more."""
+    return printable(model) + ("" if os.path.exists(model) else " (gone)") if model else "damaged"
 
 
 def _print_models(found: Sequence[Installed]) -> None:

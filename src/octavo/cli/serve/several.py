@@ -34,6 +34,7 @@ from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.router.catalog import Catalog, Found, KnownModel
+    from octavo.runtime.lora_adapters import Chosen
     from octavo.server.serve_options import ServerOptions
 
 log = logging.getLogger("octavo")
@@ -296,6 +297,7 @@ class Shelf:
         limits, naming = options.limits, options.naming
         require_one_template(naming, options.defaults)
         lora = tuple(adapters(options.where.lora, self.offline).items())
+        _require_loadable(found, options, lora)
         engine = engine_options(
             found.path, options.ctx, options.where, limits, lora, limits.itl_target, embeddings=limits.embeddings
         )
@@ -316,6 +318,26 @@ def require_names(first: Found, second: Found) -> None:
     if again or os.path.realpath(first.path) != os.path.realpath(second.path):
         raise UsageError(f"{first.path} and {second.path} would both be called {first.name!r}; give one of them "
                          "another name in --models-preset ([NAME], model = FILE)")
+
+
+def _require_loadable(found: Found, options: ModelOptions, lora: Chosen) -> None:
+    """Raise UsageError for settings with which the model can't be loaded, whatever is free when it is asked for."""
+    from octavo.errors import OctavoError
+    from octavo.huggingface import open_model_file
+    from octavo.io.missing_model import require_there
+    from octavo.text.fields import Fields
+    from octavo.text.template import find_template, read_templates
+
+    try:
+        if options.ctx is not None and options.ctx < 1:
+            raise UsageError(f"--ctx-size is {options.ctx} (allowed: 1 or more)")
+        for path, _ in lora:
+            require_there(path)
+        if options.naming.chat_template is not None:
+            with open_model_file(found.path) as file:
+                find_template(read_templates(Fields(file.metadata, file.path)), options.naming.chat_template)
+    except OctavoError as error:
+        raise UsageError(f"{found.name}: {error}") from None
 
 
 def run_several(models: Sequence[str], access: Access, options: ModelOptions, several: Several, offline: bool) -> None:
@@ -360,7 +382,11 @@ def _given(model: str, offline: bool) -> Found:
 
     is_hubs = hub_name(model) is not None and model != "demo"
     path = _there(model, offline)
-    return Found(model if is_hubs else shown_name(path).removesuffix(".gguf"), path, "argument")
+    name = model if is_hubs else shown_name(path).removesuffix(".gguf")
+    if not name.isprintable():
+        raise UsageError(f"{path!r} has a name with characters that can't be shown; give it another one in "
+                         "--models-preset ([NAME], model = FILE)")
+    return Found(name, path, "argument")
 
 
 def _there(model: str, offline: bool) -> str:

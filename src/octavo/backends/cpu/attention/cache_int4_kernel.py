@@ -25,7 +25,15 @@ from typing import Any
 from numba import float32
 
 from octavo.backends.cpu.attention.cache_int8_kernel import QUERY_HEADER, pairs_of
-from octavo.backends.cpu.attention.cache_layout import SCALES, SUMS, Kind, fetch, head_bytes, largest_of, scale_row_f16
+from octavo.backends.cpu.attention.cache_layout import (
+    SCALES,
+    Kind,
+    fetch,
+    head_bytes,
+    largest_of,
+    scale_row_f16,
+    score_width,
+)
 from octavo.backends.cpu.attention.rotation import rotate
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import exact, inner
@@ -91,7 +99,7 @@ def nibble_query_function(kind: Kind, dim: int) -> Any:
 
 def nibble_score_function(kind: Kind, n: int, dim: int) -> Any:
     """A function (scores, q, page, ahead, rows) as `kv.score_function` has it; there are no more than SUMS queries."""
-    width = min(4, max(1, SUMS // n))
+    width = score_width(n)
     size, parts, groups = n * width, 4 // width, dim // GROUP
     columns, part_bytes, group_bytes = 16 * width, 64 * width, SCALES + CODES
     fetched = group_bytes // parts

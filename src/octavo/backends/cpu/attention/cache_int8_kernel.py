@@ -24,13 +24,13 @@ from numba import float32
 
 from octavo.backends.cpu.attention.cache_layout import (
     ROW_SCALES,
-    SUMS,
     Kind,
     fetch,
     head_bytes,
     larger,
     largest_of,
     scale_row,
+    score_width,
     value_columns,
 )
 from octavo.graph.node import PAGE_SIZE
@@ -84,7 +84,7 @@ def pair_score_function(kind: Kind, n: int, dim: int) -> Any:
 
     There are no more than SUMS queries.
     """
-    width = min(4, max(1, SUMS // n))
+    width = score_width(n)
     size, parts = n * width, 4 // width
     columns, part_bytes = 16 * width, 32 * width
     scaled, query_bytes = kind == "int8", QUERY_HEADER + 2 * dim

@@ -33,6 +33,7 @@ from octavo.backends.cpu.attention.cache_layout import (
     head_bytes,
     largest_of,
     scale_row,
+    score_width,
     value_columns,
 )
 from octavo.graph.node import PAGE_SIZE
@@ -128,7 +129,7 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
         return cache_int4.nibble_score_function(kind, n, dim)
     if kind.startswith("int8"):
         return cache_int8.pair_score_function(kind, n, dim)
-    width = min(4, max(1, SUMS // n))
+    width = score_width(n)
     size, parts = n * width, 4 // width
     columns, row_bytes = 16 * width, PAGE_SIZE * WIDTH[kind]
     part_bytes, fma_panel = columns * WIDTH[kind], _FMA[kind]

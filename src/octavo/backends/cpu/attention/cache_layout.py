@@ -62,6 +62,11 @@ def head_bytes(kind: Kind, dim: int) -> int:
     return PAGE_SIZE * dim * WIDTH[kind] + scales.get(kind, 0)
 
 
+def score_width(n: int) -> int:
+    """Vectors of a page's scores that are summed at a time, for n queries: those of the page are whole parts of 4."""
+    return max((width for width in (4, 2) if n * width <= SUMS), default=1)
+
+
 def value_columns(dim: int) -> int:
     """Columns of a head's values that lie side by side."""
     return 32 if dim % 32 == 0 else 16
