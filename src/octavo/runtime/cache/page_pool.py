@@ -30,7 +30,7 @@ class Sequence:
     `window` has those of layers with a window, where these have pages of their own. Up to `room` tokens the sequence
     can go on in pages that nobody else reads. `row` has the pages as an array; a pool that changes them drops it.
     `slot` is where its state lies, which has seen `seen` tokens, if the model has layers with states; it gets one when
-    it grows, with what is in `origin`.
+    it grows, with what is in `origin`. `adapter` is the slot of the adapter that it is computed with; None for none.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -41,6 +41,7 @@ class Sequence:
     slot: int | None = None
     seen: int = 0
     origin: KeptState | None = None
+    adapter: int | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -267,6 +268,7 @@ class PagePool:
             sequence.room = 0
             window = WindowPages() if self.windows is None else self.windows.fork(sequence.window, len(sequence))
             made = Sequence(pages, list(sequence.tokens), window, seen=sequence.seen, origin=sequence.origin)
+            made.adapter = sequence.adapter
             if self.states is not None and sequence.slot is not None:
                 made.slot = self.states.fork(sequence.slot)
             return made
