@@ -138,7 +138,11 @@ class NonFiniteError(OctavoError):
 
 
 class AdapterError(OctavoError):
-    """An adapter that can't be used now: no slot is free, it has changed since it was loaded, or none has its name."""
+    """An adapter that can't be used: it has changed since it was loaded, or is more than there is room for."""
+
+
+class AdaptersFullError(AdapterError):
+    """No slot is free for an adapter: loaded ones and requests under way have all."""
 
 
 class UnknownAdapterError(AdapterError):

@@ -68,6 +68,9 @@ OPTIONS = (
     Option("--attention", "KIND", python="load(attention=)"),
     Option("--lora", "ADAPTER[=SCALE]", "--lora --lora-scaled", "ADAPTER", python="load(lora=)",
            also="--adapter --adapter-path"),
+    Option("--lora-modules", "NAME=ADAPTER", vllm="--lora-modules"),
+    Option("--max-loras", "N", vllm="--max-loras"), Option("--max-lora-rank", "R", vllm="--max-lora-rank"),
+    Option("--lora-init-without-apply", "", "--lora-init-without-apply"),
     Option("--offline", "", "--offline", hugging_face="HF_HUB_OFFLINE"),
     Option("--max-tokens -n", "N", "-n --predict --n-predict", "num_predict", "--max-tokens", "--max-new-tokens",
            "generate(max_tokens=)"),
@@ -208,9 +211,8 @@ ANSWERED = {
     "-cb --cont-batching -nocb --no-cont-batching --context-shift --no-context-shift --keep --cache-prompt "
     "--cache-reuse --prompt-cache --slots --no-slots --props --metrics --webui --no-webui --rerank --reranking "
     "--enable-prefix-caching --enforce-eager --enable-auto-tool-choice --tool-call-parser --reasoning-parser "
-    "--reasoning-format --max-lora-rank --enable-lora": "it works without one: leave it out",
+    "--reasoning-format --enable-lora --max-cpu-loras --fully-sharded-loras": "it works without one: leave it out",
     "--trust-remote-code": "a checkpoint's code is never run: leave it out",
-    "--lora-modules": "--lora ADAPTER loads one, by the name of its file",
     "--generation-config --override-generation-config": "--temp, --top-k and others of `octavo serve` say it",
     "-md --model-draft --draft --draft-max --draft-min --speculative-config --num-speculative-tokens": "there are no "
     "draft models; --speculate of `octavo serve` takes drafts from a reply's own text",

@@ -13,7 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from octavo.errors import AdapterError, ModelError, UnknownAdapterError, UsageError, shown
+from octavo.errors import (
+    AdapterError,
+    AdaptersFullError,
+    ModelError,
+    NonFiniteError,
+    UnknownAdapterError,
+    UsageError,
+    shown,
+)
 from octavo.graph.factors import LowRank
 from octavo.graph.low_rank import targets
 from octavo.models.shared.lora import Adapter, combined
@@ -74,8 +82,8 @@ class AdapterPool:
     def read(self, name: str, path: str | os.PathLike[str]) -> LoadedAdapter:
         """Read an adapter, which `load` then puts in a slot. Any thread may call it.
 
-        Raises FileError, ModelError and NonFiniteError for one that can't be read, is of another model, changes what
-        requests can't choose, or has too high a rank.
+        Raises FileError and ModelError for one that can't be read, is of another model, changes what requests can't
+        choose, or has too high a rank, and AdapterError for NaN and Inf in it.
         """
         from octavo.huggingface.adapters.adapter import open_adapter
 
@@ -91,12 +99,15 @@ class AdapterPool:
                 problem = f"has the rank {factors.rank}"
                 raise ModelError(problem, file=adapter.path, field=f"tensor {shown(part)}",
                                  allowed=f"up to {most}; see --max-lora-rank")
-        added = combined([(adapter, 1.0)])
+        try:
+            added = combined([(adapter, 1.0)])
+        except NonFiniteError as error:
+            raise AdapterError(str(error)) from None
         rank = max((factors.rank for factors in adapter.parts.values()), default=0)
         return LoadedAdapter(next(self._ids), name, os.fspath(path), rank, _digest(added), adapter, added)
 
     def load(self, adapter: LoadedAdapter) -> None:
-        """Have a read adapter under its name. Raises UsageError for a name that is taken, AdapterError without a slot.
+        """Have a read adapter under its name. Raises UsageError for a name that is taken, AdaptersFullError.
 
         One of the same name and values stays as it is.
         """
@@ -123,8 +134,8 @@ class AdapterPool:
     def take(self, mix: Mix) -> Taken | None:
         """A slot with a mix in it, for a request to be computed with; None where it adds nothing.
 
-        Raises UnknownAdapterError for a name that there is not, and AdapterError where requests under way and loaded
-        adapters have all slots.
+        Raises UnknownAdapterError for a name that there is not, AdaptersFullError where requests under way and loaded
+        adapters have all slots, and AdapterError for what can't be mixed.
         """
         if len(mix) > MOST_IN_MIX:
             raise UsageError(f"{len(mix)} adapters for one request (allowed: up to {MOST_IN_MIX})", argument="lora")
@@ -153,8 +164,8 @@ class AdapterPool:
             return found
         free = [slot for slot in self._slots if not slot.users and not slot.pinned]
         if not free:
-            raise AdapterError(f"all {len(self._slots)} slots for adapters are taken, by loaded ones and by requests: "
-                               "wait, unload one, or start with a larger --max-loras")
+            raise AdaptersFullError(f"all {len(self._slots)} slots for adapters are taken, by loaded ones and by "
+                                    "requests: wait, unload one, or start with a larger --max-loras")
         slot = min(free, key=lambda slot: slot.used)
         slot.key = ""
         self.engine.put_adapter(self._slots.index(slot), added)

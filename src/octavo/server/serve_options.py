@@ -53,6 +53,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_timeout  seconds of a step, or of a load, after which the engine is ended, or its ranks are; 0: no limit
     asks        the engine says what the model needs, and waits to be allowed, before it reads weights
     memory      bytes that it shares with other models; a usual cache takes its share of no more
+    lora_modules  names and paths of adapters that requests choose
+    max_loras   of these, and of mixes of them, that may be loaded at a time
+    max_lora_rank  the highest rank of one; None for the highest of `lora_modules`, or 16 if that is more
     """
 
     path: str
@@ -77,6 +80,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_timeout: float = 600.0
     asks: bool = False
     memory: int | None = None
+    lora_modules: tuple[tuple[str, str], ...] = ()
+    max_loras: int = 0
+    max_lora_rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,7 @@ class ServerOptions:
     max_tokens     of a reply that asks for no number; None for what each route has
     log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
+    loads_adapters  clients may load and unload adapters that requests choose
     secret         by which the front of replicas is known, see `HandoverReader`; "" where there is none
     """
 
@@ -161,5 +168,6 @@ class ServerOptions:
     max_tokens: int | None = None
     log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
+    loads_adapters: bool = False
     secret: str = ""
     limits: Limits = Limits()

@@ -239,10 +239,12 @@ class Engine:
         """The sizes that steps are padded to: those that do for any step, and all others, few replies first."""
         return all_sizes(self.config.max_sequences, [n for n in self._sizes if 1 < n <= self.n_ctx])
 
-    def dummy_step(self, size: StepSize) -> list[Feed]:
-        """A step of this size whose results nobody reads, to capture the size."""
+    def dummy_step(self, size: StepSize, *, adapted: bool = False) -> list[Feed]:
+        """A step of this size whose results nobody reads, to capture the size; `adapted`: as if it had adapters."""
         prompts = [size.tokens] if size.tokens else []
         feeds = [dummy_feed(n, self._dummy_slots()) for n in (*[1] * size.replies, *prompts)]
+        if adapted:
+            feeds[0].sequence.adapter = 0
         return pad_to_bucket(feeds, self._sizes, self._dummy_slots(), self._max_pages)
 
     def _dummy_slots(self) -> DummySlots:

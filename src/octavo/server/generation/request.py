@@ -47,6 +47,7 @@ class GenerationRequest:
     thinking        what the model writes around its thinking; None where it is not taken out of replies
     tools           those that replies may call
     shows_thinking  thinking stays in the text
+    adapters        by name, each with a scale, that replies are computed with
     goes_on         replies go on in the text of their prompts: a space that they begin with is one between words
     """
 
@@ -65,6 +66,7 @@ class GenerationRequest:
     after_sampling: bool = False
     progress: bool = False
     goes_on: bool = False
+    adapters: Sequence[tuple[str, float]] = ()
 
     def parser(self, service: Service, prompt: Sequence[int]) -> OutputParser:
         """The parser of a reply to one of the prompts."""

@@ -60,6 +60,7 @@ def request_without_grammar(service: Service, body: ChatRequest, key: str) -> Ge
         cache_salt=service.cache_salt(key, body.cache_salt), thinking=thinking, progress=shows_progress(body),
         shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
+        adapters=service.adapters.of(body.model, body.lora),
     )
 
 

@@ -1,4 +1,4 @@
-"""llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props, /slots, /lora-adapters."""
+"""llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props, /slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.io.hub.download_cache import shown_name
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.constraints.response_format import effort_of, held, usable_grammar
 from octavo.server.engine.engine_protocol import Prefill
@@ -54,6 +53,7 @@ def _request_without_grammar(service: Service, body: NativeRequest, key: str) ->
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
         cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
+        adapters=service.adapters.of(body.model, body.lora),
     )
 
 
@@ -283,14 +283,6 @@ async def props(request: Request) -> Response:
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False, **more,
     })
-
-
-async def lora_adapters(request: Request) -> Response:
-    """The adapters that the model was loaded with, by name, and their scales, which stay."""
-    adapters = service_of(request).options.lora
-    return json_response([
-        {"id": i, "path": shown_name(path), "scale": scale} for i, (path, scale) in enumerate(adapters)
-    ])
 
 
 async def slots(request: Request) -> Response:
