@@ -43,7 +43,7 @@ def _adapters() -> Iterator[OpCase]:
         for kind in ("F32", "F16", "BF16"):
             yield OpCase("lora", t, {"n": 50, "k": 264, "ranks": (3, 0, 16)}, (kind,))
         yield OpCase("lora", t, {"n": 256, "k": 512, "ranks": (8,)}, ("Q4_K", "BF16"))
-        yield OpCase("lora_concat", t, {"n": 48, "n2": 256, "k": 512, "ranks": (20, 4)}, ("F16", "F16", "F16", "BF16"))
+        yield OpCase("lora", t, {"n": 48, "n2": 256, "k": 512, "ranks": (20, 4)}, ("F16", "F16", "F16", "BF16"))
 
 
 def _experts() -> Iterator[OpCase]:

@@ -82,14 +82,10 @@ def with_random_adapters(s: Sketch, node: Node) -> Node:
 
 @graph
 def lora(s: Sketch) -> Node:
-    """What adapters add to a product."""
+    """What adapters add to a product, or where there is n2 to three of one x, and to one of these."""
+    if "n2" in s.shape:
+        return with_random_adapters(s, mul_mat_concat(s))
     return with_random_adapters(s, s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), s.given("x", s["k"])))
-
-
-@graph
-def lora_concat(s: Sketch) -> Node:
-    """What they add to products of one x, and to one of these."""
-    return with_random_adapters(s, mul_mat_concat(s))
 
 
 @graph

@@ -68,9 +68,6 @@ OPTIONS = (
     Option("--attention", "KIND", python="load(attention=)"),
     Option("--lora", "ADAPTER[=SCALE]", "--lora --lora-scaled", "ADAPTER", python="load(lora=)",
            also="--adapter --adapter-path"),
-    Option("--lora-modules", "NAME=ADAPTER", vllm="--lora-modules"),
-    Option("--max-loras", "N", vllm="--max-loras"), Option("--max-lora-rank", "R", vllm="--max-lora-rank"),
-    Option("--lora-init-without-apply", "", "--lora-init-without-apply"),
     Option("--offline", "", "--offline", hugging_face="HF_HUB_OFFLINE"),
     Option("--max-tokens -n", "N", "-n --predict --n-predict", "num_predict", "--max-tokens", "--max-new-tokens",
            "generate(max_tokens=)"),
@@ -96,6 +93,9 @@ OPTIONS = (
 """Those of `run`; where another command has one, it takes the same names."""
 
 OF_SERVE = (
+    Option("--lora-modules", "NAME=ADAPTER", vllm="--lora-modules"),
+    Option("--max-loras", "N", vllm="--max-loras"), Option("--max-lora-rank", "R", vllm="--max-lora-rank"),
+    Option("--lora-init-without-apply", "", "--lora-init-without-apply"),
     Option("--max-sequences -np", "N", "-np --parallel", "OLLAMA_NUM_PARALLEL", "--max-num-seqs",
            python="load(max_sequences=)"),
     Option("--kv-memory", "BYTES", vllm="--kv-cache-memory-bytes --kv-cache-memory", python="load(kv_memory=)"),
