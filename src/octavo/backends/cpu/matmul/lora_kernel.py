@@ -17,10 +17,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.matmul.float_kernel import Kind, sums_function
+from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind, sums_function
 from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import add_blocks, i32_pointer, i64_pointer, load_block_masked, store_block, store_block_masked
+from octavo.jit.simd import (
+    add_blocks,
+    i32_pointer,
+    i64_pointer,
+    load_block,
+    load_block_masked,
+    store_block,
+    store_block_masked,
+)
 
 FACTORS = record("a b a_kind b_kind rank")
 """Where A [rank, K] and B [N, rank] of an adapter lie, 16 rows side by side, and their numbers in KINDS; 0 for none."""
@@ -52,24 +60,24 @@ def _run() -> Any:
 
 
 def _of_tiles(of_tile: Any, kind: Kind) -> Any:
-    """A function (w, x, x_stride, h, h_stride, y, y_stride, rows, first, last, k, lanes) that does all tiles.
+    """A function (w, x, x_stride, h, h_stride, y, y_stride, rows, first, last, k, columns) that does all tiles.
 
-    of_tile  makes what does one, of `kind` and n tokens: (w, x, x_step, h, h_stride, y, y_step, k, lanes)
+    of_tile  makes what does one, of `kind` and n tokens: (w, x, x_step, h, h_stride, y, y_step, k, columns)
     """
     many, two, one, run, most = of_tile(kind, MOST), of_tile(kind, 2), of_tile(kind, 1), _run(), MOST
 
-    def of_tiles(w, x, x_stride, h, h_stride, y, y_stride, rows, first, last, k, lanes):
+    def of_tiles(w, x, x_stride, h, h_stride, y, y_stride, rows, first, last, k, columns):
         at = first
         while at < last:
             n, token = run(rows, at, last), rows[at]
             step = rows[at + 1] - token if n > 1 else 0
             tile_x, tile_h, tile_y = x + token * x_stride, h + at * h_stride, y + token * y_stride
             if n == most:
-                many(w, tile_x, step * x_stride, tile_h, h_stride, tile_y, step * y_stride, k, lanes)
+                many(w, tile_x, step * x_stride, tile_h, h_stride, tile_y, step * y_stride, k, columns)
             elif n == 2:
-                two(w, tile_x, step * x_stride, tile_h, h_stride, tile_y, step * y_stride, k, lanes)
+                two(w, tile_x, step * x_stride, tile_h, h_stride, tile_y, step * y_stride, k, columns)
             else:
-                one(w, tile_x, 0, tile_h, h_stride, tile_y, 0, k, lanes)
+                one(w, tile_x, 0, tile_h, h_stride, tile_y, 0, k, columns)
             at += n
 
     return inner(of_tiles, kind, of_tile.__name__)
@@ -78,18 +86,23 @@ def _of_tiles(of_tile: Any, kind: Kind) -> Any:
 def _down(kind: Kind, n: int) -> Any:
     sums = sums_function(kind, n)
 
-    def down(w, x, x_step, h, h_stride, y, y_step, k, lanes):
+    def down(w, x, x_step, h, h_stride, y, y_step, k, columns):
         store_block(h, h_stride, sums(w, x, x_step, k))  # n x [16]
 
     return inner(down, kind, n)
 
 
 def _up(kind: Kind, n: int) -> Any:
-    sums = sums_function(kind, n)
+    sums, width = sums_function(kind, n, inline="always"), 16 * WIDTH[kind]
 
-    def up(w, x, x_step, h, h_stride, y, y_step, k, lanes):
-        acc = add_blocks(sums(w, h, h_stride, k), load_block_masked(y, y_step, lanes, n))  # n x [lanes]
-        store_block_masked(y, y_step, lanes, acc)
+    def up(w, x, x_step, h, h_stride, y, y_step, k, columns):
+        for _block in range(columns // 16):
+            acc = add_blocks(sums(w, h, h_stride, k), load_block(y, y_step, n))  # n x [16]
+            store_block(y, y_step, acc)
+            w, y = w + k * width, y + 64
+        if columns % 16:
+            acc = add_blocks(sums(w, h, h_stride, k), load_block_masked(y, y_step, columns % 16, n))
+            store_block_masked(y, y_step, columns % 16, acc)
 
     return inner(up, kind, n)
 
@@ -124,7 +137,7 @@ def lora_down_kernel() -> Any:
 def lora_up_kernel() -> Any:
     """y [T, N...] += B h. Task: BLOCKS blocks of 16 columns of a part, all adapters."""
     f32, f16, bf16 = (_of_tiles(_up, kind) for kind in KINDS)
-    factors_at, factors_bytes, blocks, width = FACTORS.at, FACTORS.nbytes, BLOCKS, 16 * BLOCKS
+    factors_at, factors_bytes, width = FACTORS.at, FACTORS.nbytes, 16 * BLOCKS
 
     def lora_up(a, task):
         sizes, starts, rows = i64_pointer(a.sizes), i32_pointer(a.starts), i32_pointer(a.rows)
@@ -138,15 +151,13 @@ def lora_up_kernel() -> Any:
             first, last = starts[slot], starts[slot + 1]
             if f.rank == 0 or first >= last:
                 continue
-            h = a.h + part * a.tiles * 64
-            for block in range(left * blocks, min((left + 1) * blocks, (sizes[part] + 15) // 16)):
-                lanes, y = min(sizes[part] - block * 16, 16), a.y + (column + block * 16) * 4
-                if f.b_kind == 0:
-                    f32(f.b + block * f.rank * 64, 0, 0, h, a.h_stride, y, a.y_stride, rows, first, last, f.rank, lanes)
-                elif f.b_kind == 1:
-                    f16(f.b + block * f.rank * 32, 0, 0, h, a.h_stride, y, a.y_stride, rows, first, last, f.rank, lanes)
-                else:
-                    bf16(f.b + block * f.rank * 32, 0, 0, h, a.h_stride, y, a.y_stride, rows, first, last, f.rank,
-                         lanes)
+            h, y, done = a.h + part * a.tiles * 64, a.y + (column + left * width) * 4, left * width
+            columns, tile = min(sizes[part] - done, width), done * f.rank
+            if f.b_kind == 0:
+                f32(f.b + tile * 4, 0, 0, h, a.h_stride, y, a.y_stride, rows, first, last, f.rank, columns)
+            elif f.b_kind == 1:
+                f16(f.b + tile * 2, 0, 0, h, a.h_stride, y, a.y_stride, rows, first, last, f.rank, columns)
+            else:
+                bf16(f.b + tile * 2, 0, 0, h, a.h_stride, y, a.y_stride, rows, first, last, f.rank, columns)
 
     return lora_up
