@@ -72,7 +72,7 @@ async def listed(request: Request) -> Response:
 
 
 async def scale(request: Request) -> Response:
-    """Set the scales of requests that choose no adapters; of those that are not named, 0."""
+    """Set the scales of requests that choose no adapters; of the ones that are not named, 0."""
     service = service_of(request)
     data = bytes(await read(request, service.limits))
     given = Scales.model_validate(parse(b'{"adapters":%b}' % data, service.limits.depth))
