@@ -21,7 +21,7 @@ import results_file
 from octavo.backends import select
 from octavo.bench.subject import EngineSubject
 from octavo.formats import QTensor, by_name, quantize_reference
-from octavo.graph.low_rank import LowRank
+from octavo.graph.factors import LowRank
 from octavo.graph.names import split_layer
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
@@ -30,9 +30,9 @@ from octavo.runtime import Engine, EngineConfig
 PLAIN = "none"
 
 
-def random_adapter(file: GGUFFile, rank: int, kind: str) -> dict[str, LowRank]:
+def random_adapter(file: GGUFFile, rank: int, kind: str, seed: int = 0) -> dict[str, LowRank]:
     """Factors for every matrix of every layer."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
 
     def factor(*shape: int) -> QTensor:
         return quantize_reference(0.01 * rng.standard_normal(shape), by_name(kind))

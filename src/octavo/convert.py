@@ -18,7 +18,8 @@ from octavo.errors import FileError, TokenizerError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.exact import as_type, exact_type
 from octavo.formats.spec import F32
-from octavo.graph.low_rank import EMBEDDING, OUTPUT, LowRank
+from octavo.graph.factors import LowRank
+from octavo.graph.low_rank import EMBEDDING, OUTPUT
 from octavo.graph.names import split_layer
 from octavo.huggingface.adapters.adapter import adapter_files
 from octavo.huggingface.checkpoint_file import CheckpointFile

@@ -138,6 +138,22 @@ class NonFiniteError(OctavoError):
     """NaN or Inf in a model's weights or in what it computed."""
 
 
+class AdapterError(OctavoError):
+    """An adapter that can't be used: it has changed since it was loaded, or is more than there is room for."""
+
+
+class AdaptersFullError(AdapterError):
+    """No slot is free for an adapter: loaded ones and requests under way have all."""
+
+
+class UnknownAdapterError(AdapterError):
+    """A name that no loaded adapter has."""
+
+    def __init__(self, name: str, there: Sequence[str]) -> None:
+        listed = ", ".join(map(shown, there)) if there else "none is loaded"
+        super().__init__(f"there is no adapter {shown(name)} (adapters: {listed})")
+
+
 def tensor_label(name: str, expert: int | None = None) -> str:
     """A tensor as errors name it, or an expert's part of it."""
     return f"tensor {shown(name if expert is None else f'{name}, expert {expert}')}"

@@ -30,7 +30,7 @@ def tolerance(case: OpCase) -> float:
     """The most NMSE; of ids, 0."""
     if case.op in ("top_k", "soft_max_top_k"):
         return EXACT
-    product = case.op.startswith(("mul_mat", "quantized_")) or case.op == "numbers"
+    product = case.op.startswith(("mul_mat", "quantized_", "lora")) or case.op == "numbers"
     if product and not all(row_named(f).is_float for f in case.formats):
         return QUANTIZED
     if case.op == "mul_mat_id_concat" and case.formats == ("F16",):

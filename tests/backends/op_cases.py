@@ -37,6 +37,15 @@ def _products() -> Iterator[OpCase]:
         )
 
 
+def _adapters() -> Iterator[OpCase]:
+    """Adapters of several ranks, of which tokens have one or none: of a product, and of three of one x."""
+    for t in (1, 2, 9, 33, 130):
+        for kind in ("F32", "F16", "BF16"):
+            yield OpCase("lora", t, {"n": 50, "k": 264, "ranks": (3, 0, 16)}, (kind,))
+        yield OpCase("lora", t, {"n": 256, "k": 512, "ranks": (8,)}, ("Q4_K", "BF16"))
+        yield OpCase("lora", t, {"n": 48, "n2": 256, "k": 512, "ranks": (20, 4)}, ("F16", "F16", "F16", "BF16"))
+
+
 def _experts() -> Iterator[OpCase]:
     for experts, used in ((4, 1), (4, 2), (8, 2), (8, 4), (4, 4)):
         shape = {"experts": experts, "used": used, "n": 512, "k": 256}
@@ -132,6 +141,7 @@ def pointwise_cases(op: Pointwise) -> Iterator[OpCase]:
 
 CASES: tuple[OpCase, ...] = (
     *_products(),
+    *_adapters(),
     *_experts(),
     *attention_cases(),
     *_states(),

@@ -12,8 +12,13 @@ from functools import partial
 import numpy as np
 
 from octavo.bench.op_graphs import GRAPHS, Sketch, attention, graph, pointwise
+from octavo.bench.synthetic import random_matrix
+from octavo.formats import by_name
 from octavo.graph.builder import constant
-from octavo.graph.node import Node
+from octavo.graph.chosen_adapters import INPUTS, with_adapters
+from octavo.graph.factors import LowRank
+from octavo.graph.low_rank import targets
+from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.pointwise import POINTWISE, Pointwise
 
@@ -51,6 +56,36 @@ def mul_mat_concat_add(s: Sketch) -> Node:
         for i, n in enumerate(("n", "n2", "n"))
     )
     return g.add(g.mul(a, c), g.mul_mat(s.matrix("w3", s["n"], s["n2"]), b))
+
+
+def with_random_adapters(s: Sketch, node: Node) -> Node:
+    """A node with an adapter of each of the `ranks` behind its products; each token has one of them, or none."""
+    ranks, fmt = s.shape["ranks"], by_name(s.formats[-1])
+    graph = with_adapters(Graph.of(node), len(ranks), max(ranks))
+    for rank in ranks:
+        s.adapters.append({
+            name: LowRank(random_matrix("a", fmt, (rank, k), s.rng), random_matrix("b", fmt, (n, rank), s.rng))
+            for name, (n, k) in targets(graph).items() if rank
+        })
+
+    def chosen(tokens: int) -> np.ndarray:
+        return np.random.default_rng(tokens).integers(0, len(ranks) + 1, tokens)
+
+    def starts(tokens: int) -> np.ndarray:
+        return np.concatenate([[0], np.bincount(chosen(tokens), minlength=len(ranks))[: len(ranks)].cumsum()])
+
+    rows, begins = INPUTS["tokens"]
+    s.draws[rows] = lambda tokens: np.argsort(chosen(tokens), kind="stable").astype(np.int32)
+    s.draws[begins] = lambda tokens: starts(tokens).astype(np.int32)
+    return graph.outputs[0]
+
+
+@graph
+def lora(s: Sketch) -> Node:
+    """What adapters add to a product, or where there is n2 to three of one x, and to one of these."""
+    if "n2" in s.shape:
+        return with_random_adapters(s, mul_mat_concat(s))
+    return with_random_adapters(s, s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), s.given("x", s["k"])))
 
 
 @graph

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import octavo as package
+from octavo.cli.serve.options import AdapterOptions
+from octavo.errors import ModelError, UsageError
 from octavo.io.gguf import write_gguf
 from octavo.server.engine.engine_model import load_model
 from octavo.server.serve_options import EngineOptions
+from octavo.server.worker import make_loop
 from tests.cli.conftest import Run
 from tests.models.adapters import factors, write_lora_gguf, write_peft
 from tests.runtime.tiny import ALPHABET, N_EMBD, N_FF, N_VOCAB
@@ -142,3 +146,29 @@ def test_inspect_finds_nan(octavo: Run, tmp_path: Path) -> None:
     write_gguf(tmp_path / "a.gguf", "llama", keys, {"x.weight.lora_a": values, "x.weight.lora_b": values.T.copy()})
     failed = octavo("inspect", str(tmp_path / "a.gguf"), "--check")
     assert "NaN or Inf in 2 of 2 tensors: x.weight.lora_a (32 values)" in failed.err
+
+
+def test_adapters_that_requests_choose(gguf: str, peft: str, alphabet: str) -> None:
+    given = AdapterOptions(lora_modules=[f"other={gguf}", f"p={peft}"])
+    assert given.of_engine((), False) == {
+        "lora_modules": (("other", gguf), ("p", peft)), "max_loras": 4, "max_lora_rank": None,
+    }
+    later = AdapterOptions(lora_init_without_apply=True, max_loras=3).of_engine(((gguf, 0.5),), False)
+    assert later == {"lora_modules": (("other", gguf),), "max_loras": 3, "max_lora_rank": None, "lora": ()}
+    assert AdapterOptions().of_engine(((gguf, 1.0),), False)["max_loras"] == 0
+    for options, words in (
+        ({"lora_modules": [gguf]}, "NAME=ADAPTER"), ({"lora_modules": ["a:b=x"]}, "NAME=ADAPTER"),
+        ({"lora_modules": [f"a={gguf}", f"a={peft}"]}, "two adapters are called 'a'"),
+        ({"lora_modules": [f"a={gguf}", f"b={peft}"], "max_loras": 1}, "--max-loras is 1, but there are 2"),
+        ({"max_lora_rank": 8}, "--max-lora-rank needs"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            AdapterOptions(**options).of_engine((), False)  # type: ignore[arg-type]
+    engine = EngineOptions(alphabet, device="reference", n_ctx=64, max_sequences=1, max_loras=4,
+                           lora_modules=(("other", gguf), ("p", peft)))
+    loop = make_loop(engine, lambda message: None)
+    with loop.model:
+        assert list(loop.adapters.adapters) == ["other", "p"]
+        assert loop.model.engine.config.max_lora_rank == 16
+    with pytest.raises(ModelError, match="has the rank 4"):
+        make_loop(replace(engine, max_lora_rank=2), lambda message: None)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from octavo.graph.builder import GraphBuilder, constant
+from octavo.graph.chosen_adapters import with_adapters
+from octavo.graph.factors import LowRank
 from octavo.graph.fuse import RULES, quantize_activations
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
-from tests.graph.small import K, fuse, given, ops_of, run, w
+from tests.graph.small import K, executor, fuse, given, ops_of, run, values, w
 
 
 def mul_mat(weight: Node, x: Node) -> Node:
@@ -323,7 +325,30 @@ def test_rules_work_on_one_anothers_results() -> None:
     same(graph, fused)
 
 
+def test_lora() -> None:
+    """What adapters add to joined products is one op, and the same."""
+    x = given()
+    q, k, v = (mul_mat(w(n, K, seed=n, name=f"{n}.weight"), x) for n in (8, 4, 6))
+    graph = with_adapters(Graph.of(q, k, v, mul_mat(w(5, 8, name="5.weight"), q)), 2, 3)
+    fused = fuse(graph, ["mul_mat_concat", "lora"])
+    assert ops_of(fused) == ["mul_mat_concat", "lora", "columns", "columns", "columns", "mul_mat", "lora"]
+    added = {f"{n}.weight": LowRank(w(3, k).tensor, w(n, 3, seed=1).tensor) for n, k in ((8, K), (6, K), (5, 8))}
+    rows, starts = np.array([2, 0, 1], np.int32), np.array([0, 1, 2], np.int32)
+    inputs = {**values(graph, 3), "adapter_rows": rows, "adapter_starts": starts}
+    found = []
+    for one in (graph, fused, Graph.of(q, k, v)):
+        made = executor(one)
+        made.put_adapter(0, added)
+        made.put_adapter(1, {"8.weight": added["8.weight"]})
+        found.append(made.run(inputs, {"tokens": 3}))
+    for want, got in zip(found[0], found[1], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    changed = [np.abs(a - b).max(axis=1) > 1e-3 for a, b in zip(found[0], found[2], strict=False)]
+    assert [one.tolist() for one in changed] == [[True, False, True], [False] * 3, [False, False, True]]
+    assert ops_of(fuse(graph, ["lora"])).count("lora") == 4
+
+
 def test_every_rule_is_tried() -> None:
     of_experts = {"mul_mat_id_gated", "sum_experts", "soft_max_top_k"}
     of_products = {"mul_mat", "mul_mat_concat", "mul_mat_concat_add", "mul_mat_add"}
-    assert set(RULES) == {*of_products, "rope_set_rows", *of_experts}
+    assert set(RULES) == {*of_products, "rope_set_rows", "lora", *of_experts}

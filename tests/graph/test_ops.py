@@ -24,6 +24,7 @@ ATTENTION = {"scale": 1.0, "page_size": 4}
 ROPE = {"scale": 1.0, "interleaved": False}
 CLAMPED = {"slope": 1.7, "limit": 7.0}
 SPANS = {"length": 8, "factor": 0.1, "offset": 1}
+TABLE = Node("adapters", (), (2, 8, 4, 3, 9), "f32")
 POSITIONS, STARTS, PAGES = (
     value(T, dtype="i32"),
     value("boundaries", dtype="i32"),
@@ -70,6 +71,8 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("mul_mat", (w(9, 4), value(T, 4)), {}, (T, 9)),
     ("mul_mat_id", (w(5, 9, 4), value(T, 4), value(T, 2)), {}, (T, 2, 9)),
     ("mul_mat_id", (w(5, 9, 4), value(T, 2, 4), value(T, 2)), {}, (T, 2, 9)),
+    ("lora", (value(T, 4), POSITIONS, value(3), TABLE, value(T, 9)), {"part": 1}, (T, 9)),
+    ("lora", (value(T, 4), POSITIONS, value(3), TABLE, value(T, 12)), {"part": None}, (T, 12)),
     ("rope", (value(T, 2, 8), POSITIONS, w(3)), ROPE, (T, 2, 8)),
     ("set_rows", (value("rows", 2, 8), value(T, 2, 8), POSITIONS), {}, ("rows", 2, 8)),
     ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES), ATTENTION,
@@ -171,6 +174,10 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("mul_mat", (w(2, 9, 4), value(T, 4)), {}),
     ("mul_mat", (w(9, 4), value(T, 2, 4)), {}),
     ("mul_mat_id", (w(9, 4), value(T, 4), value(T, 2)), {}),
+    ("lora", (value(T, 4), POSITIONS, value(3), TABLE, value(T, 9)), {"part": 0}),
+    ("lora", (value(T, 5), POSITIONS, value(3), TABLE, value(T, 12)), {"part": None}),
+    ("lora", (value(T, 4), POSITIONS, value(2), TABLE, value(T, 12)), {"part": None}),
+    ("lora", (value(T, 4), POSITIONS, value(3), value(2, 8, 4, 3, 9), value(T, 12)), {"part": None}),
     ("mul_mat_concat_add", (value(T, 4), w(9, 4), w(2, 4), w(2), w(9)), {}),
     ("mul_mat_id", (w(5, 9, 4), value(T, 3), value(T, 2)), {}),
     ("mul_mat_id", (w(5, 9, 4), value(T, 3, 4), value(T, 2)), {}),

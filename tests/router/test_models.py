@@ -7,9 +7,11 @@ import logging
 import random
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as with_options
 
 from octavo.errors import OctavoError, UsageError
 from octavo.router import models as module
@@ -156,6 +158,20 @@ def test_one_that_does_not_fit_alone_is_refused_with_the_numbers() -> None:
                 assert error.message == "b needs at least 9G (weights 9G); --memory is 5G"
             assert world.here == {"a"}, "nothing is ended in vain"
             assert models.models["b"].held == 0
+
+    run(test)
+
+
+def test_adapters_of_a_model_go_to_it() -> None:
+    """MODEL:NAME, of models that have adapters; which names these have is theirs to say."""
+    async def test() -> None:
+        async with worlds({"a": 2, "b": 2}, memory=5) as (_, models):
+            model = models.models["a"]
+            model.known = replace(model.known, engine=with_options(model.known.engine, max_loras=2))
+            assert models.find("a:poems") is models.find("a")
+            for name in ("b:poems", "c:poems", ":poems"):
+                with pytest.raises(ApiError, match="unknown model"):
+                    models.find(name)
 
     run(test)
 

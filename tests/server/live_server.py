@@ -78,6 +78,12 @@ class Server:
         assert status == 200, answer
         return json.loads(answer)
 
+    def post_list(self, path: str, body: list[Any]) -> Any:
+        """The same with a list as the body."""
+        status, _, answer = self.send("POST", path, body)
+        assert status == 200, answer
+        return json.loads(answer)
+
     def refused(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
         """Status and error of a request that is wrong."""
         status, _, answer = self.send("POST", path, body, headers)

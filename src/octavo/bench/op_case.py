@@ -11,6 +11,7 @@ import numpy as np
 from octavo.bench.op_graphs import GRAPHS, Sketch, pointwise
 from octavo.formats.spec import AnyArray
 from octavo.graph.executor import Executor
+from octavo.graph.factors import LowRank
 from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.pointwise import POINTWISE
@@ -26,11 +27,12 @@ Step = tuple[Mapping[str, AnyArray], Sizes]
 
 @dataclass(frozen=True)
 class Built:
-    """A case's graph, the steps to run one after the other (inputs by name, and sizes), and the largest sizes."""
+    """A case's graph, the steps to run one after the other (inputs by name, and sizes), the largest sizes, adapters."""
 
     graph: Graph
     steps: tuple[Step, ...]
     limits: Sizes
+    adapters: Sequence[Mapping[str, LowRank]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,7 @@ class OpCase:
             rows = cache_rows
         most = {name: max(sizes[name] for _, sizes in steps) for name in steps[0][1]}
         limits = {"pages": max(rows // PAGE_SIZE, 1), "rows": max(rows, 1), "states": len(self.past or (0,))}
-        return Built(graph, tuple(steps), {**most, **limits})
+        return Built(graph, tuple(steps), {**most, **limits}, sketch.adapters)
 
     @property
     def sequences(self) -> tuple[list[int], list[int]]:
@@ -108,7 +110,10 @@ def _scattered(lengths: Sequence[int]) -> list[Tokens]:
 def executor(built: Built, backends: Sequence[Backend]) -> Executor:
     """The case lowered for the first of the backends, as an engine does it, and its weights loaded."""
     graph = lower(built.graph, backends)
-    return Executor(schedule(graph, backends, built.limits, strict=True), backends, built.limits)
+    made = Executor(schedule(graph, backends, built.limits, strict=True), backends, built.limits)
+    for slot, added in enumerate(built.adapters):
+        made.put_adapter(slot, added)
+    return made
 
 
 def run(built: Built, backends: Sequence[Backend]) -> list[AnyArray]:

@@ -14,6 +14,7 @@ from octavo.formats.group import row_named
 from octavo.formats.rows import SCHEMES
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
+from octavo.graph.factors import LowRank
 from octavo.graph.node import PAGE_SIZE, DType, Node
 from octavo.graph.pointwise import Pointwise
 
@@ -26,12 +27,13 @@ OF_ROWS = frozenset(scheme.format for scheme in SCHEMES.values())
 class Sketch:
     """What a case's graph is drawn with: random weights, and inputs whose values are drawn for each step.
 
-    `draws` is how the values of each input are made, by its name.
+    `draws` is how the values of each input are made, by its name; `adapters` are those of tables, slot by slot.
     """
 
     def __init__(self, rng: np.random.Generator, formats: tuple[str, ...], shape: Mapping[str, Any]) -> None:
         self.rng, self.formats, self.shape = rng, formats, shape
         self.draws: dict[str, Draw] = {}
+        self.adapters: list[dict[str, LowRank]] = []
         cache = cast(CacheType, shape.get("cache", "f16"))
         self.builder = GraphBuilder(cache, PAGE_SIZE, static=_static(cache, shape) if "static" in shape else None)
 

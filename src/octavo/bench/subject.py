@@ -57,13 +57,13 @@ class EngineSubject:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.pid = engine, os.getpid()
         self.depth = 0
-        self._sequences: list[Sequence] = []
+        self.sequences: list[Sequence] = []
 
     def prepare(self, depth: int, batch: int) -> None:
         self._release()
         self.depth = depth
-        self._sequences = [Sequence() for _ in range(batch)]
-        for i, sequence in enumerate(self._sequences):
+        self.sequences = [Sequence() for _ in range(batch)]
+        for i, sequence in enumerate(self.sequences):
             if depth:
                 self.engine.prefill(sequence, self._tokens(depth, seed=i))
 
@@ -82,21 +82,21 @@ class EngineSubject:
             return self._decode_greedily(drawn[0], n)
         start = time.perf_counter()
         for token in drawn:
-            self.engine.step([Feed(s, [token]) for s in self._sequences])
+            self.engine.step([Feed(s, [token]) for s in self.sequences])
         seconds = time.perf_counter() - start
         self._go_back()
         return seconds
 
     def _go_back(self) -> None:
         """To the depth; what layers with a window have let go of for that is computed again."""
-        for i, sequence in enumerate(self._sequences):
+        for i, sequence in enumerate(self.sequences):
             self.engine.pool.shrink(sequence, self.depth)
             if len(sequence) < self.depth:
                 self.engine.prefill(sequence, self._tokens(self.depth, seed=i)[len(sequence) :])
 
     def _decode_greedily(self, first: int, n: int) -> float:
         """The time of n steps where tokens are chosen on the device, as a generation does it."""
-        with closing(greedy(self.engine, [Feed(s, [first]) for s in self._sequences])) as chosen:
+        with closing(greedy(self.engine, [Feed(s, [first]) for s in self.sequences])) as chosen:
             start = time.perf_counter()
             for _ in range(n):
                 next(chosen)
@@ -123,6 +123,6 @@ class EngineSubject:
         return tokens(n, self.engine.model.hparams.n_vocab, seed)
 
     def _release(self) -> None:
-        for sequence in self._sequences:
+        for sequence in self.sequences:
             self.engine.pool.release(sequence)
-        self._sequences = []
+        self.sequences = []

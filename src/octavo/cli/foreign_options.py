@@ -98,6 +98,9 @@ OPTIONS = (
 """Those of `run`; where another command has one, it takes the same names."""
 
 OF_SERVE = (
+    Option("--lora-modules", "NAME=ADAPTER", vllm="--lora-modules"),
+    Option("--max-loras", "N", vllm="--max-loras"), Option("--max-lora-rank", "R", vllm="--max-lora-rank"),
+    Option("--lora-init-without-apply", "", "--lora-init-without-apply"),
     Option("--max-sequences -np", "N", "-np --parallel", "OLLAMA_NUM_PARALLEL", "--max-num-seqs",
            python="load(max_sequences=)"),
     Option("--kv-memory", "BYTES", vllm="--kv-cache-memory-bytes --kv-cache-memory", python="load(kv_memory=)"),
@@ -216,9 +219,8 @@ ANSWERED = {
     "-cb --cont-batching -nocb --no-cont-batching --context-shift --no-context-shift --keep --cache-prompt "
     "--cache-reuse --prompt-cache --slots --no-slots --props --metrics --webui --no-webui --rerank --reranking "
     "--enable-prefix-caching --enforce-eager --enable-auto-tool-choice --tool-call-parser --reasoning-parser "
-    "--reasoning-format --max-lora-rank --enable-lora": "it works without one: leave it out",
+    "--reasoning-format --enable-lora --max-cpu-loras --fully-sharded-loras": "it works without one: leave it out",
     "--trust-remote-code": "a checkpoint's code is never run: leave it out",
-    "--lora-modules": "--lora ADAPTER loads one, by the name of its file",
     "--generation-config --override-generation-config": "--temp, --top-k and others of `octavo serve` say it",
     "--draft-max --draft-min --draft-n --draft-p-min --speculative-config --num-speculative-tokens": "--draft MODEL "
     "says which model drafts; how many tokens pay is measured while it runs",

@@ -27,6 +27,14 @@ def adapters(given: Sequence[str] | None, offline: bool = False) -> dict[str, fl
     return dict(found)
 
 
+def located(path: str, offline: bool = False) -> str:
+    """The path of an adapter, which is downloaded where it is not on this machine."""
+    from octavo.io.model_path import locate_adapter
+
+    with Bar() as bar:
+        return locate_adapter(path, offline=offline, show=shown_by(bar))
+
+
 def part(text: str) -> tuple[str, float]:
     """The adapter and the scale that an option's value names; a path that has a `=` wins over a scale."""
     path, sign, number = text.rpartition("=")

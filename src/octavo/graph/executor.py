@@ -17,6 +17,7 @@ from octavo.formats import QTensor
 from octavo.formats.qtensor import TimesQTensor
 from octavo.formats.spec import U8, AnyArray
 from octavo.garbage import no_collection
+from octavo.graph.factors import LowRank
 from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.plan import Fed, Packed, Plan, StepHandle, Steps, Watch
@@ -104,6 +105,8 @@ class Executor:
                 shape = bind(leaf.shape, self.limits)
                 self._leaves[key] = cache = backend.cache(shape, leaf.dtype, leaf.attrs.get("static"))
                 self._caches[key] = leaf.shape[0], cache
+            elif leaf.op == "adapters":
+                self._leaves[key] = backend.adapters(bind(leaf.shape, self.limits))
             elif leaf.op == "state":
                 self._leaves[key] = self._states[key] = backend.states(bind(leaf.shape, self.limits))
             else:
@@ -242,6 +245,12 @@ class Executor:
         for (where, _), states in self._states.items() if place == "states" else ():
             found.setdefault(where, []).append(states[number])
         return found
+
+    def put_adapter(self, slot: int, added: Mapping[str, LowRank]) -> None:
+        """Have an adapter in a slot of all tables: what it adds to weights, by their names; nothing for none."""
+        tables = {(where, id(leaf)): leaf for leaf, where in self._leaf_uses() if leaf.op == "adapters"}
+        for key, leaf in tables.items():
+            self._leaves[key].put(slot, [added.get(name) for name in leaf.attrs["names"]])
 
     def replace(self, tensor: QTensor) -> None:
         """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""

@@ -146,6 +146,24 @@ def _columns(joined: Node, parts: Sequence[Node]) -> Replacements:
 
 
 @_rule
+def lora(graph: Graph) -> Replacements:
+    """What adapters add to the columns of joined products -> one op of all columns, and views of these."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for joined in (node for node in graph.nodes if node.op == "mul_mat_concat"):
+        added = [users[id(view)][0] for view in users[id(joined)] if len(users[id(view)]) == 1]
+        added.sort(key=lambda node: node.attrs.get("part") or 0)
+        tables = {id(node.inputs[3]) for node in added if node.op == "lora"}
+        if len(tables) != 1 or any(node.op != "lora" for node in added):
+            continue
+        first = added[0]
+        starts = [node.inputs[4].attrs["start"] for node in added]
+        if len(added) == len(first.inputs[3].shape) - 3 == len(users[id(joined)]) and starts == sorted(starts):
+            found |= _columns(apply("lora", *first.inputs[:4], joined, part=None, label=first.name), added)
+    return found
+
+
+@_rule
 def mul_mat_add(graph: Graph) -> Replacements:
     """A product and the bias and residual added to it -> one op."""
     users = graph.users()

@@ -5,13 +5,13 @@ They are nodes as any others, so backends have no kernels for them, and a graph 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from octavo.formats import QTensor
 from octavo.graph.builder import weight
+from octavo.graph.factors import LowRank
 from octavo.graph.fuse import replace
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
@@ -19,14 +19,6 @@ from octavo.graph.ops import apply
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 OF_A, OF_B = ".lora_a", ".lora_b"
 """Ends of names of the two factors, as GGUF files of adapters have them."""
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """What is added to a weight [N, K]: b [N, r] @ a [r, K]; to experts [E, N, K]: b [E, N, r] @ a [E, r, K]."""
-
-    a: QTensor
-    b: QTensor
 
 
 def target(node: Node) -> str | None:
@@ -61,9 +53,14 @@ def with_low_rank(graph: Graph, added: Mapping[str, LowRank]) -> Graph:
             continue
         if (name, rows) not in leaves:
             leaves[name, rows] = _leaves(added[name], name, transposed=rows)
-        last = next((user for user in users[id(node)] if _scales(user, node)), node)
+        last = last_of_product(node, users)
         found[id(last)] = apply("add", last, _addition(node, *leaves[name, rows]), label=last.name)
     return replace(graph, found)
+
+
+def last_of_product(node: Node, users: Mapping[int, Sequence[Node]]) -> Node:
+    """A product, or it times the scale of its weight where there is one."""
+    return next((user for user in users[id(node)] if _scales(user, node)), node)
 
 
 def _leaves(pair: LowRank, name: str, *, transposed: bool) -> tuple[Node, Node]:

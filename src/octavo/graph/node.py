@@ -64,8 +64,8 @@ class Node:
 
     @property
     def is_leaf(self) -> bool:
-        """True for what a step is given: inputs, weights, caches and states."""
-        return self.op in ("input", "weight", "cache", "state")
+        """True for what a step is given: inputs, weights, caches, states and tables of adapters."""
+        return self.op in ("input", "weight", "cache", "state", "adapters")
 
     @property
     def quantizes(self) -> bool:
@@ -111,19 +111,22 @@ def cache_bytes(cache: Node, sizes: Sizes) -> int:
 
 
 def kept_bytes(nodes: Iterable[Node], sizes: Sizes) -> int:
-    """Bytes of the caches and states that `nodes` read, which last from step to step; each once."""
+    """Bytes of the caches, states and tables of adapters that `nodes` read, which last; each once."""
     return sum(leaf_bytes(leaf, sizes) for leaf in lasting(nodes) if leaf.op != "weight")
 
 
 def lasting(nodes: Iterable[Node]) -> list[Node]:
-    """The weights, caches and states that `nodes` read, each once."""
+    """The weights, caches, states and tables that `nodes` read, each once."""
     return list({id(i): i for n in nodes for i in n.inputs if i.is_leaf and i.op != "input"}.values())
 
 
 def leaf_bytes(leaf: Node, sizes: Sizes) -> int:
-    """Bytes of a leaf that lasts: of a weight as it is stored, of a cache or a state."""
+    """Bytes of a leaf that lasts: of a weight as it is stored, of a cache, a state, or a table full of 16 bits."""
     if leaf.op == "weight":
         return leaf.tensor.nbytes
+    if leaf.op == "adapters":
+        slots, rank, k, *widths = bind(leaf.shape, sizes)
+        return 2 * slots * rank * sum(n + k for n in widths)
     return 4 * math.prod(bind(leaf.shape, sizes)) if leaf.op == "state" else cache_bytes(leaf, sizes)
 
 

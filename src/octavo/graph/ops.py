@@ -129,6 +129,22 @@ def mul_mat_id(weight: Node, x: Node, ids: Node) -> tuple[Shape, DType]:
 
 
 @op
+def lora(x: Node, rows: Node, starts: Node, table: Node, y: Node, *, part: int | None = None) -> tuple[Shape, DType]:
+    """x [T, K], rows int [T], starts int [S + 1], a table [S, R, K, N...] of adapters, y [T, N] -> y + B A x [T, N].
+
+    Adapter s is of the tokens rows[starts[s]] to rows[starts[s + 1] - 1], which go up; others are y alone. The
+    table has factors A [r, K] and B [N, r] for several products, r up to R; y is number `part` of these, or all of them
+    side by side.
+    """
+    slots, _, k, *sizes = table.shape
+    widths = [int(n) for n in (sizes if part is None else sizes[part : part + 1])]
+    fits = table.op == "adapters" and len(x.shape) == len(y.shape) == 2 and x.shape[1] == k
+    fits = fits and rows.shape == x.shape[:1] == y.shape[:1] and starts.shape == (int(slots) + 1,)
+    require(fits and y.shape[1] == sum(widths), "lora", "x [T, K], a table's adapters and y [T, N]", x, table, y)
+    return y.shape, "f32"
+
+
+@op
 def rope(x: Node, positions: Node, freqs: Node, *, scale: float, interleaved: bool) -> tuple[Shape, DType]:
     """x [T, H, D], positions int [T], freqs [R/2] -> [T, H, D]: the first R values of each head turned, in pairs.
 

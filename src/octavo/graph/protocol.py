@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from octavo.formats import QTensor
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.communicator import Communicator
+from octavo.graph.factors import LowRank
 from octavo.graph.node import DType, Graph, Node, Sizes
 
 Call = Callable[[], None]
@@ -42,6 +43,13 @@ class Releasable(Protocol):
 
     def release(self) -> None:
         """Give it back; it is not called again."""
+
+
+class AdapterTable(Protocol):
+    """Factors of adapters as a backend holds them, see op `lora`."""
+
+    def put(self, slot: int, pairs: Sequence[LowRank | None]) -> None:
+        """Have an adapter in a slot, after all calls made so far: what it adds to each product; None for nothing."""
 
 
 class Binder(Protocol):
@@ -87,7 +95,7 @@ class Backend(Protocol):
         """The format in which `op`, a product with `weight`, wants its activations."""
 
     def adds_in_place(self, node: Node) -> bool:
-        """Whether the result of `node`, a product and what is added to it, may lie where its last term does."""
+        """Whether the result of `node`, a product and what is added to it, may lie where its last input does."""
 
     def load(self, tensor: QTensor) -> Any:
         """A weight in the kernels' own layout; made once."""
@@ -121,6 +129,9 @@ class Backend(Protocol):
 
     def restore(self, values: Sequence[Any], data: U8 | Saved) -> None:
         """Fill values from what they were, after all calls made so far."""
+
+    def adapters(self, shape: tuple[int, ...]) -> AdapterTable:
+        """A table [S, R, K, N, N, ...] of factors for products of one activation, with no adapter in it."""
 
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         """`value`, the first input of an alias op, as its result: no copy."""

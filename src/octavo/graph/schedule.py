@@ -303,8 +303,8 @@ def _allocate(
 
 
 def _takes_over(node: Node, term: Node) -> bool:
-    """Whether the result of a product fits the memory of what is added to it last, a whole value of this step."""
-    added = node.op == "mul_mat_add" and not term.is_leaf and node.inputs[-1] is term
+    """Whether a result fits the memory of what is added to it last, a whole value of this step."""
+    added = node.op in ("mul_mat_add", "lora") and not term.is_leaf and node.inputs[-1] is term
     return added and (term.shape, term.dtype) == (node.shape, node.dtype)
 
 

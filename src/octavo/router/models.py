@@ -150,8 +150,10 @@ class Models:
         await asyncio.gather(*(self._end(one, "unloaded") for one in self._all()))
 
     def find(self, name: str) -> Model:
-        """The model of a name. Raises ApiError for none."""
+        """The model of a name, or of MODEL:ADAPTER where it has adapters. Raises ApiError for none."""
         found = self.catalog.find(name)
+        if found is None and (base := self.catalog.find(name.partition(":")[0])) is not None:
+            found = base if self.models[base].known.engine.max_loras else None
         if found is None:
             raise ApiError(404, self.catalog.unknown(name), param="model", code="model_not_found")
         return self.models[found]

@@ -22,7 +22,7 @@ from octavo.server.http.guard import AccessGuard
 from octavo.server.http.openapi import describe
 from octavo.server.http.sse import StreamWatch
 from octavo.server.http.trace import Trace
-from octavo.server.routes import anthropic, meta, rerank, responses
+from octavo.server.routes import adapters, anthropic, meta, rerank, responses
 from octavo.server.routes import llama_server as native
 from octavo.server.routes import openai as routes_openai
 from octavo.server.routes.answer import json_response
@@ -64,7 +64,10 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/tokenizer_info", native.tokenizer_info),
     ("POST", "/apply-template", native.apply_template),
     ("GET", "/props", native.props),
-    ("GET", "/lora-adapters", native.lora_adapters),
+    ("GET", "/lora-adapters", adapters.listed),
+    ("POST", "/lora-adapters", adapters.scale),
+    ("POST", "/v1/load_lora_adapter", adapters.load),
+    ("POST", "/v1/unload_lora_adapter", adapters.unload),
     ("GET", "/slots", native.slots),
     ("POST", "/slots/{number}", native.slot_action),
     ("GET", "/metrics", meta.metrics),

@@ -59,6 +59,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     memory      bytes that it shares with other models; a usual cache takes its share of no more
     cache_disk  bytes of prefixes that are kept on disk, in `cache_dir`, and `cache_ram` in the host's memory; 0: none
     slots       conversations can be saved to files
+    lora_modules  names and paths of adapters that requests choose
+    max_loras   of these, and of mixes of them, that may be loaded at a time
+    max_lora_rank  the highest rank of one; None for the highest of `lora_modules`, or 16 if that is more
     """
 
     path: str
@@ -90,6 +93,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     cache_ram: int = 0
     cache_dir: str | None = None
     slots: bool = False
+    lora_modules: tuple[tuple[str, str], ...] = ()
+    max_loras: int = 0
+    max_lora_rank: int | None = None
 
     @property
     def close_time(self) -> float:
@@ -157,6 +163,7 @@ class ServerOptions:
     log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
     slot_path      folder of the files that slots are saved to; None: they are not
+    loads_adapters  clients may load and unload adapters that requests choose
     secret         by which the front of replicas is known, see `HandoverReader`; "" where there is none
     data_dir       folder of what is kept over restarts: responses, files, batches; None for responses in memory alone
     """
@@ -182,6 +189,7 @@ class ServerOptions:
     log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
     slot_path: str | None = None
+    loads_adapters: bool = False
     secret: str = ""
     data_dir: str | None = None
     limits: Limits = Limits()

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from octavo.errors import OctavoError, RankError, UsageError
+from octavo.errors import FileError, OctavoError, RankError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.graph.protocol import BoundedBackend
 from octavo.io.system_memory import resident, room
 from octavo.jit.clock import clock
+from octavo.runtime.adapter_pool import AdapterPool, LoadedAdapter, Taken
 from octavo.runtime.cache.tiers.open_tiers import open_tiers
 from octavo.runtime.cache.tiers.slot_file import SlotFiles
 from octavo.runtime.engine.captured_sizes import TILE
@@ -35,14 +36,18 @@ from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.server.engine.channel import Channel, ChannelError
 from octavo.server.engine.engine_model import load_model
 from octavo.server.engine.engine_protocol import (
+    AdapterInfo,
+    AdaptersLoaded,
     Add,
     Asks,
     Broken,
     Cancel,
     Embed,
     EngineOutput,
+    Failed,
     Go,
     Info,
+    LoadAdapter,
     Loading,
     Ping,
     Pong,
@@ -54,6 +59,7 @@ from octavo.server.engine.engine_protocol import (
     StepOutputs,
     ToEngine,
     ToFront,
+    UnloadAdapter,
     encode,
     to_engine,
 )
@@ -78,6 +84,7 @@ class TrackedRequest:
 
     has_output  the front has its first token, or its end
     progress    the front has been told of its prefill
+    adapters    what it is computed with
     """
 
     id: int
@@ -86,6 +93,15 @@ class TrackedRequest:
     prefill_at: float | None = None
     has_output: bool = False
     progress: bool = False
+    adapters: Taken | None = None
+
+
+@dataclass(frozen=True)
+class ReadAdapter:
+    """An adapter that was asked for, once it is read, or why it can't be."""
+
+    asked: LoadAdapter
+    adapter: LoadedAdapter | OctavoError
 
 
 class EngineLoop:
@@ -95,12 +111,13 @@ class EngineLoop:
     """
 
     def __init__(self, model: Model, send: Callable[[ToFront], None], *, itl_target: float, embeddings: bool) -> None:
-        self.model, self.inbox = model, SimpleQueue[ToEngine]()
+        self.model, self.inbox = model, SimpleQueue[ToEngine | ReadAdapter]()
         self._send = send
         self.core = None
         if not model.engine.config.embeds:
             n_known = model.tokenizer.n_vocab
             self.core = EngineCore(model.engine, n_known=n_known, itl_target=itl_target, draft=model.draft)
+        self.adapters = AdapterPool(model.engine)
         self.side = SideWork(model, self.core, send, embeddings=embeddings)
         self.kv_events: Publisher | None = None
         self._grammars = Grammars(model.tokenizer)
@@ -121,7 +138,7 @@ class EngineLoop:
         """Run until `Quit` comes."""
         if self.core is not None:  # so that no step waits for the first grammar
             Thread(target=self._grammars.prepare, name="grammars", daemon=True).start()
-        self._send(Ready(info_of(self.model)))
+        self._send(Ready(info_of(self.model, self._adapters())))
         pause: float | None = 0.0
         while self._take_messages(pause):
             self._turned = clock()
@@ -182,9 +199,11 @@ class EngineLoop:
             self._take(message)
             idle = False
 
-    def _take(self, message: ToEngine) -> None:
+    def _take(self, message: ToEngine | ReadAdapter) -> None:
         if isinstance(message, Add):
             self._add(message)
+        elif isinstance(message, LoadAdapter | UnloadAdapter | ReadAdapter):
+            self._change_adapters(message)
         elif isinstance(message, Cancel):
             for request in filter(None, map(self._by_id.get, message.ids)):
                 assert self.core is not None  # it has been added to it
@@ -194,30 +213,70 @@ class EngineLoop:
         elif isinstance(message, Score | Embed | SlotAction):
             self.side.add(message)
 
+    def _adapters(self) -> list[AdapterInfo]:
+        return [AdapterInfo(one.id, one.name, one.path, one.rank) for one in self.adapters.adapters.values()]
+
+    def _change_adapters(self, message: LoadAdapter | UnloadAdapter | ReadAdapter) -> None:
+        """Load or unload an adapter; it is read beside steps first."""
+        asked = message.asked if isinstance(message, ReadAdapter) else message
+        try:
+            if isinstance(message, LoadAdapter):
+                Thread(target=self._read_adapter, args=(message,), name="adapter", daemon=True).start()
+                return
+            if isinstance(message, UnloadAdapter):
+                self.adapters.unload(message.name)
+            elif isinstance(message.adapter, OctavoError):
+                raise message.adapter
+            else:
+                self.adapters.load(message.adapter)
+        except OctavoError as error:
+            self._send(Failed(asked.id, type(error).__name__, str(error)))
+            return
+        self._send(AdaptersLoaded(asked.id, self._adapters()))
+
+    def _read_adapter(self, asked: LoadAdapter) -> None:
+        found: LoadedAdapter | OctavoError
+        try:
+            found = self.adapters.read(asked.name, asked.path)
+        except OctavoError as error:
+            found = error
+        except Exception as error:
+            log.warning("an adapter could not be read", exc_info=error)
+            found = FileError(f"can't be read: {type(error).__name__}", file=asked.path)
+        self.inbox.put(ReadAdapter(asked, found))
+
     def _add(self, add: Add) -> None:
         assert self.core is not None
+        taken: list[Taken | None] = []
         try:
-            requests = [self._request(add, i) for i in range(len(add.ids))]
+            taken.extend(self.adapters.take(tuple(add.adapters)) for _ in add.ids)
+            requests = [self._request(add, i, taken[i]) for i in range(len(add.ids))]
             requests[0].siblings = requests[1:]
             self.core.add(requests[0])
         except OctavoError as error:
+            for one in filter(None, taken):
+                self.adapters.give_back(one)
             why = type(error).__name__, str(error)
             self._failed += [EngineOutput(one, None, "error", error=why) for one in add.ids]
             return
         now = clock()
-        replies = [TrackedRequest(one, request, now) for one, request in zip(add.ids, requests, strict=True)]
+        replies = [
+            TrackedRequest(one, request, now, adapters=with_them)
+            for one, request, with_them in zip(add.ids, requests, taken, strict=True)
+        ]
         self._replies.update({reply.request: reply for reply in replies})
         self._by_id.update({reply.id: reply.request for reply in replies})
         self._waiting += replies
         if add.progress:  # siblings begin where the prompt of the first is read
             self._prefilling.append(replies[0])
 
-    def _request(self, add: Add, i: int) -> Request:
+    def _request(self, add: Add, i: int, taken: Taken | None) -> Request:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
         sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
         request = Request(
-            add.prompt, sampler, max_tokens=add.max_tokens, cache_salt=add.cache_salt, logprobs=add.logprobs,
-            after_sampling=add.after_sampling,
+            add.prompt, sampler, max_tokens=add.max_tokens, logprobs=add.logprobs, after_sampling=add.after_sampling,
+            cache_salt=add.cache_salt if taken is None else f"{add.cache_salt} lora {taken.key}",
+            adapter=None if taken is None else taken.slot,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
         )
@@ -240,7 +299,10 @@ class EngineLoop:
         sent += [self._output(self._replies[output.request], output, now) for output in outputs]
         for output in outputs:
             if output.finish_reason is not None:
-                del self._by_id[self._replies.pop(output.request).id]
+                ended = self._replies.pop(output.request)
+                del self._by_id[ended.id]
+                if ended.adapters is not None:
+                    self.adapters.give_back(ended.adapters)
         self._send(StepOutputs(sent, core.stats(), now - start))
 
     def _progress(self, done: Set[Request], now: float) -> Iterator[EngineOutput]:
@@ -269,7 +331,7 @@ class EngineLoop:
         return EngineOutput(reply.id, output.token, output.finish_reason, output.logprobs, prefill, error, drafted)
 
 
-def info_of(model: Model) -> Info:
+def info_of(model: Model, adapters: Sequence[AdapterInfo] = ()) -> Info:
     """What the front has to know of a model."""
     engine, hparams, infos = model.engine, model.engine.model.hparams, model.file.tensors.values()
     embeds = engine.config.embeds
@@ -278,7 +340,7 @@ def info_of(model: Model) -> Info:
         n_params=sum(info.size for info in infos), nbytes=sum(info.nbytes for info in infos),
         n_pages=engine.pool.n_pages, page_size=PAGE_SIZE, max_sequences=engine.config.max_sequences,
         device=engine.backends[0].name, embeds=embeds, pid=os.getpid(),
-        pooling=model.embedder.pooling if embeds else None,
+        pooling=model.embedder.pooling if embeds else None, max_loras=engine.config.max_loras, adapters=[*adapters],
     )
 
 
@@ -338,6 +400,8 @@ def make_loop(
     usual = DEVICE_ITL_TARGET if model.engine.on_device else HOST_ITL_TARGET
     target = usual if options.itl_target is None else options.itl_target
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
+    for name, path in options.lora_modules:
+        loop.adapters.load(loop.adapters.read(name, path))
     loop.warm_up()
     if loop.core is not None:
         folder = None if options.cache_dir is None else Path(options.cache_dir)

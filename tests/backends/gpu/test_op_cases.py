@@ -51,7 +51,7 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         return None
     if case.op in ("rope_set_rows", "quantized_attention") and case.past:
         return None
-    details = ("cache", "norms", "interleaved", "dim", "row", "spread", "sums", "heads", "reach", "static")
+    details = ("n2", "cache", "norms", "interleaved", "dim", "row", "spread", "sums", "heads", "reach", "static")
     return (case.op, case.formats, len(case.past), *(case.shape.get(d) for d in details))
 
 

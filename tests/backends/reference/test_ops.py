@@ -12,6 +12,7 @@ from transformers.models.phimoe.modeling_phimoe import sparsemixer
 from octavo.backends.reference import ReferenceBackend, ops
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.formats.activation import activation
+from octavo.graph.factors import LowRank
 from tests.backends import op_oracle
 
 TOKENS = [1, 2, 3, 5, 31, 33]
@@ -49,6 +50,23 @@ def test_rms_norm(tokens: int, shape: tuple[int, ...]) -> None:
 def test_mul_mat(tokens: int) -> None:
     weight, x = uniform(19, 33), uniform(tokens, 33)
     assert error(ops.mul_mat(weight, x), op_oracle.mul_mat(weight, x)) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_lora(tokens: int) -> None:
+    """Number by number: of three adapters one is empty, and some tokens have none."""
+    table = ReferenceBackend().adapters((3, 4, 13, 6, 5))
+    pairs = [[(uniform(r, 13, seed=s), uniform(n, r, seed=s)) for n in (6, 5)] for s, r in ((1, 4), (2, 1))]
+    for slot, of_slot in zip((0, 2), pairs, strict=True):
+        table.put(slot, [LowRank(*(quantize_reference(f, by_name("F32"), "f") for f in pair)) for pair in of_slot])
+    x, y, chosen = uniform(tokens, 13), uniform(tokens, 11), np.random.default_rng(tokens).integers(0, 4, tokens)
+    rows, starts = np.argsort(chosen, kind="stable"), np.array([(chosen < s).sum() for s in range(4)])
+    want = y.astype(np.float64)
+    for t, slot in enumerate(chosen.tolist()):
+        for (a, b), columns in zip(pairs[slot // 2] if slot in (0, 2) else (), (slice(6), slice(6, 11)), strict=False):
+            want[t, columns] += b.astype(np.float64) @ (a.astype(np.float64) @ x[t].astype(np.float64))
+    assert error(ops.lora(x, rows, starts, table, y), want) < NMSE
+    assert error(ops.lora(x, rows, starts, table, y[:, 6:], part=1), want[:, 6:]) < NMSE
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

@@ -31,6 +31,7 @@ from octavo.jit.parallel_compile import compile_together
 from octavo.jit.prepare import prepare
 
 if TYPE_CHECKING:
+    from octavo.backends.cpu.matmul.adapters import AdapterTable
     from octavo.backends.cpu.packed.store import Store
     from octavo.backends.cpu.stand_in import StandInBackend
     from octavo.jit.program import KernelCall
@@ -39,7 +40,7 @@ INT8_KINDS, FP8_KINDS = ("int8_token", "int8_static"), ("fp8_token", "fp8_static
 DTYPES = {
     "f32": np.float32, **dict.fromkeys(FP8_KINDS, np.float32), "f16": np.float16, "i32": np.int32, "i64": np.int64,
 }
-FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
+FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows", "lora"})
 QUANTIZES = frozenset({"rms_norm", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
 
@@ -184,6 +185,15 @@ class CpuBackend(HostMemory):
 
     def states(self, shape: tuple[int, ...]) -> AnyArray:
         return zeroed(4 * math.prod(shape)).view(np.float32).reshape(shape)
+
+    def adapters(self, shape: tuple[int, ...]) -> AdapterTable:
+        _ = self._binders
+        from octavo.backends.cpu.matmul.adapters import AdapterTable
+
+        return AdapterTable(shape)
+
+    def adds_in_place(self, node: Node) -> bool:
+        return node.op == "lora"
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         if node.op == "reshape":

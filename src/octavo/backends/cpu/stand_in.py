@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
+from octavo.backends.cpu.matmul.adapters import AdapterTable
 from octavo.backends.cpu.matmul.w8a8.activations import whole
 from octavo.backends.cpu.matmul.w8a8.gemm import whole_vectors
 from octavo.backends.cpu.matmul.w8a8.row_scales import TiledRowWeight, is_row_weight, row_kind
@@ -88,6 +89,9 @@ class StandInBackend(HostMemory):
 
     def states(self, shape: tuple[int, ...]) -> AnyArray:
         return _array(shape, np.float32)
+
+    def adapters(self, shape: tuple[int, ...]) -> AdapterTable:
+        return AdapterTable(shape)
 
     def begin_plan(self, graph: Graph) -> StandInBinder:
         return StandInBinder(self._of, self.kernels)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from octavo.backends.gpu.launch.context import Context
     from octavo.backends.gpu.launch.device_values import DeviceCopy
     from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
+    from octavo.backends.gpu.matmul.lora import AdapterTable
 
 Bind = Callable[["Context", "BoundNode"], list[Call]]
 """Gives the calls of a node."""
@@ -40,7 +41,7 @@ HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 """Formats of weights whose products take activations rounded as the weights are."""
 FUSIONS = frozenset({
     "mul_mat", "mul_mat_concat_add", "mul_mat_concat", "mul_mat_add", "mul_mat_id_concat", "mul_mat_id_gated",
-    "rope_set_rows", "soft_max_top_k", "sum_experts",
+    "rope_set_rows", "soft_max_top_k", "sum_experts", "lora",
 })
 QUANTIZES = frozenset({"rms_norm", "attention", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
@@ -131,7 +132,7 @@ class GpuBackend:
         return HALVES.get(fmt.name) or cast(DType, fmt.activation)
 
     def adds_in_place(self, node: Node) -> bool:
-        return bool(node.inputs[0].tensor.format.is_float)
+        return node.op == "lora" or bool(node.inputs[0].tensor.format.is_float)
 
     def load(self, tensor: QTensor) -> Any:
         from octavo.backends.gpu.weights.load import load, vector
@@ -209,6 +210,12 @@ class GpuBackend:
     def states(self, shape: tuple[int, ...]) -> torch.Tensor:
         with self._enough_memory("a layer's states; fewer sequences need less"):
             return self._torch.zeros(shape, dtype=self._torch.float32, device=self.target.device)
+
+    def adapters(self, shape: tuple[int, ...]) -> AdapterTable:
+        from octavo.backends.gpu.matmul.lora import AdapterTable
+
+        with self._enough_memory("tables of adapters; fewer of them, or a smaller rank, need less"):
+            return AdapterTable(shape, self.target.device)
 
     def copy_state(self, states: torch.Tensor, target: int, source: int) -> None:
         states[target].copy_(states[source])

@@ -20,6 +20,7 @@ from octavo.formats.qtensor import TimesQTensor
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.collective_ops import COLLECTIVES
 from octavo.graph.communicator import Communicator
+from octavo.graph.factors import LowRank
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Call
 
@@ -99,6 +100,9 @@ class ReferenceBackend(HostMemory):
     def page_parts(self, cache: Any, page: int) -> list[AnyArray]:
         return super().page_parts(cache.values if isinstance(cache, _RoundedCache) else cache, page)
 
+    def adapters(self, shape: tuple[int, ...]) -> _Adapters:
+        return _Adapters(shape[0], shape[3:])
+
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         array: AnyArray = getattr(ops, node.op)(value, *((None,) * (len(node.inputs) - 1)), **node.attrs)
         assert np.may_share_memory(array, value)
@@ -163,6 +167,17 @@ class _RoundedCache:
 
     def __setitem__(self, rows: AnyArray, values: F32) -> None:
         self.values[rows] = self._format.rounded(values, self._static)
+
+
+class _Adapters:
+    """A table of adapters; `pairs` are the factors of each, float32, for each of its products of `sizes` [S][P]."""
+
+    def __init__(self, slots: int, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(sizes)
+        self.pairs: list[list[tuple[F32, F32] | None]] = [[None] * len(sizes) for _ in range(slots)]
+
+    def put(self, slot: int, pairs: Sequence[LowRank | None]) -> None:
+        self.pairs[slot] = [None if pair is None else (dequantize(pair.a), dequantize(pair.b)) for pair in pairs]
 
 
 class _Stored:

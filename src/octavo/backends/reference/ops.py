@@ -81,6 +81,18 @@ def mul_mat(weight: Weight, x: F32) -> F32:
     return x @ weight.T
 
 
+def lora(x: F32, rows: AnyArray, starts: AnyArray, table: Any, y: F32, *, part: int | None = None) -> F32:
+    out = y.copy()
+    for slot, pairs in enumerate(table.pairs):
+        tokens, first = rows[starts[slot] : starts[slot + 1]], 0
+        for size, pair in zip(table.sizes, pairs, strict=True) if part is None else [(y.shape[1], pairs[part])]:
+            if pair is not None and len(tokens):
+                a, b = pair
+                out[tokens, first : first + size] += x[tokens] @ a.T @ b.T
+            first += size
+    return out
+
+
 def mul_mat_id(weight: Weight, x: F32, ids: AnyArray) -> F32:
     x = np.broadcast_to(x if x.ndim == 3 else x[:, None], (*ids.shape, x.shape[-1]))
     out = np.empty((*ids.shape, weight.shape[1]), np.float32)

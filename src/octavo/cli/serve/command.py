@@ -15,7 +15,7 @@ from octavo.cli.hub.models import ModelNames, Offline, local
 from octavo.cli.lora_command import adapters
 from octavo.cli.options import RAY_ADDRESS_HELP, Context, Where, refuse
 from octavo.cli.serve.defaults import Defaults
-from octavo.cli.serve.options import Access, Naming, ServerLimits, engine_options, server_options
+from octavo.cli.serve.options import Access, AdapterOptions, Naming, ServerLimits, engine_options, server_options
 from octavo.cli.serve.several import ModelOptions, Several, run_several
 from octavo.errors import INSTALL_BASE, INSTALL_EVENTS, OctavoError, UsageError
 
@@ -113,7 +113,8 @@ class Routers:
 
 def serve(
     models: ModelNames = None, *, access: Access, naming: Naming, ctx: Context = None, defaults: Defaults, where: Where,
-    limits: ServerLimits, several: Several, replicas: Replicas, routers: Routers, offline: Offline = False,
+    limits: ServerLimits, loras: AdapterOptions, several: Several, replicas: Replicas, routers: Routers,
+    offline: Offline = False,
 ) -> None:
     """Serve models: `octavo serve demo`, then http://127.0.0.1:8080.
 
@@ -122,6 +123,8 @@ def serve(
     from contextlib import closing, nullcontext
 
     require_packages("serving")
+    from dataclasses import replace as with_field
+
     from msgspec.structs import replace
 
     from octavo.server.engine.launch import launch
@@ -131,7 +134,8 @@ def serve(
     if several.are_meant(models or ()):
         given = {"--replicas": replicas.replicas, "--kv-events": routers.kv_events}
         refuse(given, "is for one MODEL, without --models-dir, --models-preset, --memory and --idle")
-        run_several(models or (), access, ModelOptions(ctx, naming, defaults, where, limits), several, offline)
+        options = ModelOptions(ctx, naming, defaults, where, limits, loras)
+        run_several(models or (), access, options, several, offline)
         return
     assert models is not None
     (model,) = models
@@ -145,9 +149,12 @@ def serve(
             replace(
                 engine_options(path, ctx, where, limits, lora, limits.itl_target, embeddings=limits.embeddings),
                 kv_events=routers.options(replicas.replicas or 1, here=replicas.ray_address in (None, "local")),
+                **loras.of_engine(lora, offline),
             ),
             server_options(path, access, naming, defaults, limits, lora),
         )
+        if loras.max_loras is not None and replicas.replicas is None:
+            server = with_field(server, loads_adapters=True)
         if launched is not None:
             _run(launched, engine, server)
         else:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ACCESS = "Network and access"
 access_option = partial(typer.Option, rich_help_panel=ACCESS)
 kept_option = partial(typer.Option, rich_help_panel="Prefixes that last")
+adapter_option = partial(typer.Option, rich_help_panel="Adapters")
+MODULE = re.compile(r"[^\s:\x00-\x1f][^:\x00-\x1f]*")
 limit_option = partial(typer.Option, rich_help_panel="Limits and speed")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
@@ -70,6 +72,67 @@ class Naming:
     chat_template: Annotated[
         str | None, access_option(metavar="NAME", help="Which of the model's chat templates to use.")
     ] = None
+
+
+@dataclass
+class AdapterOptions:
+    """LoRA adapters that requests choose."""
+
+    lora_modules: Annotated[
+        list[str] | None,
+        adapter_option(metavar="NAME=ADAPTER",
+                       help="A LoRA adapter that requests choose by this name, as model or lora; may be repeated."),
+    ] = None
+    max_loras: Annotated[
+        int | None,
+        adapter_option(min=1, max=1024, metavar="N",
+                       help="Adapters, each with a scale, or sets of them, loaded at a time; clients may load more "
+                       "(default: twice as many as --lora-modules, and clients load none)."),
+    ] = None
+    max_lora_rank: Annotated[
+        int | None,
+        adapter_option(min=1, max=512, metavar="R",
+                       help="The highest rank of these (default: the highest of --lora-modules, at least 16)."),
+    ] = None
+    lora_init_without_apply: Annotated[
+        bool,
+        adapter_option("--lora-init-without-apply",
+                       help="Adapters of --lora are for requests that choose them, by the names of their files."),
+    ] = False
+
+    def modules(self, lora: Chosen, offline: bool) -> tuple[tuple[str, str], ...]:
+        """Adapters by name, and their paths; those of the hub are downloaded first. Raises UsageError."""
+        from octavo.cli.lora_command import located
+        from octavo.io.hub.download_cache import shown_name
+
+        found: dict[str, str] = {}
+        pairs = [module_of(text) for text in self.lora_modules or ()]
+        if self.lora_init_without_apply:
+            pairs += [(shown_name(path).removesuffix(".gguf"), path) for path, _ in lora]
+        for name, path in pairs:
+            if name in found:
+                raise UsageError(f"two adapters are called {name!r} (allowed: a name for each)")
+            found[name] = located(path, offline)
+        return tuple(found.items())
+
+    def of_engine(self, lora: Chosen, offline: bool) -> dict[str, Any]:
+        """What an engine is told of them. Raises UsageError."""
+        modules = self.modules(lora, offline)
+        most = 2 * len(modules) if self.max_loras is None else self.max_loras
+        if most < len(modules):
+            raise UsageError(f"--max-loras is {most}, but there are {len(modules)} adapters (allowed: as many or more)")
+        if self.max_lora_rank is not None and not most:
+            raise UsageError("--max-lora-rank needs --lora-modules or --max-loras")
+        applied = {"lora": ()} if self.lora_init_without_apply else {}
+        return {"lora_modules": modules, "max_loras": most, "max_lora_rank": self.max_lora_rank, **applied}
+
+
+def module_of(text: str) -> tuple[str, str]:
+    """The name and the path of --lora-modules. Raises UsageError."""
+    name, sign, path = text.partition("=")
+    if not sign or not path or not MODULE.fullmatch(name):
+        raise UsageError(f"--lora-modules is {text!r} (allowed: NAME=ADAPTER, a name without a colon or a line's end)")
+    return name, path
 
 
 @dataclass

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ from octavo.cli.options import Context, Where, in_plain_words, refuse
 from octavo.cli.serve.defaults import Defaults
 from octavo.cli.serve.options import (
     Access,
+    AdapterOptions,
     Naming,
     ServerLimits,
     engine_options,
@@ -80,6 +81,7 @@ class ModelOptions:
     defaults: Defaults
     where: Where
     limits: ServerLimits
+    loras: AdapterOptions = field(default_factory=AdapterOptions)
 
     def over(self, other: ModelOptions) -> ModelOptions:
         """These options, and the other ones where these say nothing."""
@@ -97,10 +99,11 @@ def _over(first: Any, second: Any) -> Any:
 
 
 def of_section(
-    ctx: Context = None, *, naming: Naming, defaults: Defaults, where: Where, limits: ServerLimits
+    ctx: Context = None, *, naming: Naming, defaults: Defaults, where: Where, limits: ServerLimits,
+    loras: AdapterOptions,
 ) -> ModelOptions:
     """Options of a model."""
-    return ModelOptions(ctx, naming, defaults, where, limits)
+    return ModelOptions(ctx, naming, defaults, where, limits, loras)
 
 
 @cache
@@ -309,7 +312,9 @@ class Shelf:
             limits=replace(self.base.limits, queue=limits.queue, drain_time=limits.drain_timeout, ping=limits.ping),
             **options.defaults.given(),
         )
-        return KnownModel(with_options(engine, asks=True, memory=self.memory), server, found.source, load)
+        server = replace(server, loads_adapters=options.loras.max_loras is not None)
+        more = options.loras.of_engine(lora, self.offline)
+        return KnownModel(with_options(engine, asks=True, memory=self.memory, **more), server, found.source, load)
 
 
 def require_names(first: Found, second: Found) -> None:
@@ -352,7 +357,8 @@ def run_several(models: Sequence[str], access: Access, options: ModelOptions, se
 
     if os.name == "nt":
         raise UsageError("several models need Linux or macOS: Windows hands no sockets to other processes")
-    of_one = {"--alias": options.naming.alias, "--lora": options.where.lora}
+    of_one = {"--alias": options.naming.alias, "--lora": options.where.lora,
+              "--lora-modules": options.loras.lora_modules}
     refuse(of_one, "is of one model: write it into the model's section of --models-preset")
     front = replace(
         server_options("models", access, Naming(), options.defaults, options.limits, ()), secret=secrets.token_hex(16)

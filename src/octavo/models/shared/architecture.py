@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType, GraphBuilder
-from octavo.graph.low_rank import LowRank, with_low_rank
+from octavo.graph.factors import LowRank
+from octavo.graph.low_rank import with_low_rank
 from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.io.gguf import GGUFFile, LazyTensor
 from octavo.io.gguf.metadata import Metadata

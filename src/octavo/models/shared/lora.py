@@ -11,7 +11,7 @@ import numpy as np
 from octavo.errors import ModelError, NonFiniteError, shown, tensor_label
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
-from octavo.graph.low_rank import LowRank
+from octavo.graph.factors import LowRank
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared.weights import SHOWN
 

@@ -31,6 +31,7 @@ class Sequence:
     can go on in pages that nobody else reads. `row` has the pages as an array; a pool that changes them drops it.
     `slot` is where its state lies, which has seen `seen` tokens, if the model has layers with states; it gets one when
     it grows, with what is in `origin`. `keys` are those of `tiers` of its pages, of which the first `kept` are kept.
+    `adapter` is the slot of the adapter that it is computed with; None for none.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -43,6 +44,7 @@ class Sequence:
     origin: KeptState | None = None
     keys: list[bytes] = field(default_factory=list)
     kept: int = 0
+    adapter: int | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -269,6 +271,7 @@ class PagePool:
             sequence.room = 0
             window = WindowPages() if self.windows is None else self.windows.fork(sequence.window, len(sequence))
             made = Sequence(pages, list(sequence.tokens), window, seen=sequence.seen, origin=sequence.origin)
+            made.adapter = sequence.adapter
             if self.states is not None and sequence.slot is not None:
                 made.slot = self.states.fork(sequence.slot)
             return made

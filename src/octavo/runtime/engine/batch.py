@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.formats.spec import AnyArray
+from octavo.graph.chosen_adapters import INPUTS
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import Sequence, rows
 
@@ -40,8 +41,12 @@ class Feed:
         return len(self.sequence) + self.ahead + len(self.tokens)
 
 
-def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], dict[str, int]]:
+def make_batch(
+    feeds: Seq[Feed], max_pages: int, adapters: int = 0
+) -> tuple[dict[str, AnyArray], dict[str, int]]:
     """The inputs of a step and its sizes. Each sequence's pages already cover its new tokens.
+
+    adapters  slots of adapters that the step reads
 
     Feeds of one token come before longer ones, and `starts` leaves them out: op `attention` has another way for them.
     Outputs are in the order of the feeds as they are given.
@@ -73,6 +78,8 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
         inputs["window_rows"] = _rows(windows, ordered, starts, ones)
     if ordered[0].sequence.slot is not None:
         inputs["slots"] = np.array([f.sequence.slot for f in ordered], np.int32)
+    if adapters:
+        inputs |= _by_adapter(ordered, bounds, inputs["outputs"], adapters)
     sizes = {
         "tokens": bounds[-1],
         "outputs": len(inputs["outputs"]),
@@ -88,6 +95,18 @@ def _outputs(feeds: Seq[Feed], order: Seq[int], bounds: Seq[int]) -> list[int]:
     for i, stop in zip(order, bounds[1:], strict=True):
         stops[i] = stop
     return [at for stop, f in zip(stops, feeds, strict=True) for at in range(stop - f.outputs, stop)]
+
+
+def _by_adapter(feeds: Seq[Feed], bounds: Seq[int], outputs: AnyArray, slots: int) -> dict[str, AnyArray]:
+    """Tokens and outputs by the slots of their adapters, see `graph.chosen_adapters.INPUTS`."""
+    lengths = np.diff(np.asarray(bounds))
+    chosen = np.repeat([slots if f.sequence.adapter is None else f.sequence.adapter for f in feeds], lengths)
+    found: dict[str, AnyArray] = {}
+    for axis, slot in (("tokens", chosen), ("outputs", chosen[outputs])):
+        rows, starts = INPUTS[axis]
+        found[rows] = np.argsort(slot, kind="stable").astype(np.int32)
+        found[starts] = np.append(0, np.bincount(slot, minlength=slots)[:slots].cumsum()).astype(np.int32)
+    return found
 
 
 def _positions(feeds: Seq[Feed], starts: Seq[int], ones: int) -> AnyArray:

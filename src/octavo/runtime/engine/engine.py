@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
@@ -24,8 +24,10 @@ from octavo.errors import (
     UsageError,
 )
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph.chosen_adapters import with_adapters
 from octavo.graph.communicator import Communicator
 from octavo.graph.executor import Executor
+from octavo.graph.factors import LowRank
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Fed, Plan, StepHandle, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
@@ -53,12 +55,15 @@ from octavo.runtime.engine.engine_limits import cache_pages, context_of, require
 from octavo.runtime.engine.kept_weights import keeping_weights
 from octavo.runtime.engine.kernels_ahead import compile_ahead
 from octavo.runtime.engine.memory_plan import Needs, needs_of, require_memory
-from octavo.runtime.engine.placement import Placement
+from octavo.runtime.engine.placement import Placement, scheduled
 from octavo.runtime.engine.thread import EngineThread, Pieces
 from octavo.runtime.lora_adapters import Chosen
 from octavo.runtime.sampling.draw import DeviceDraws
 from octavo.runtime.sampling.processors import DeviceAdjustments
 from octavo.runtime.sampling.top_k import DRAWN, LOGITS
+
+ONE_TOKEN: Sizes = {"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2}
+MOST_ADAPTERS, MOST_RANK = 1024, 512
 
 __all__ = ["Engine", "EngineConfig", "Speculate"]
 
@@ -105,6 +110,48 @@ class Engine:
         self.captured: CapturedSizes | None = None
         """During the warm-up: the sizes that are captured so far, to which steps are padded."""
         self._executor: Executor | None = None
+        self._adapted: Executor | None = None
+        self._adapted_schedule = self._schedule_adapted(graph) if self.config.max_loras else None
+
+    def _schedule_adapted(self, graph: Graph) -> Schedule:
+        """What steps run in which a sequence has an adapter. Raises UsageError where there can be none."""
+        config = self.config
+        integer("max_loras", config.max_loras, 1, MOST_ADAPTERS)
+        integer("max_lora_rank", config.max_lora_rank, 1, MOST_RANK)
+        if config.embeds or self.ranks > 1:
+            why = "the model is divided among ranks" if self.ranks > 1 else "the model gives vectors of texts"
+            raise UsageError(f"max_loras is {config.max_loras}, but {why} (allowed: 0)", argument="max_loras")
+        graph = with_adapters(graph, config.max_loras, config.max_lora_rank)
+        return scheduled(graph, self.backends, self.limits, self.place, fused=config.fuse)
+
+    @property
+    def adapted_weights(self) -> frozenset[str]:
+        """The names of the weights that adapters of sequences can add to."""
+        if self._adapted_schedule is None:
+            return frozenset()
+        tables = self._adapted_schedule.graph.leaves("adapters")
+        return frozenset(name for table in tables for name in table.attrs["names"])
+
+    def put_adapter(self, slot: int, added: Mapping[str, LowRank]) -> None:
+        """Have an adapter in a slot: what it adds, by names of weights; no sequence that is in steps may have it."""
+        with self.lock:
+            self.load()
+            assert self._adapted is not None
+            self._adapted.put_adapter(slot, added)
+
+    @property
+    def n_launched(self) -> int:
+        """Steps launched so far."""
+        return self.load().n_launched + (0 if self._adapted is None else self._adapted.n_launched)
+
+    def _executor_of(self, feeds: Seq[Feed]) -> Executor:
+        """What computes a step: where no sequence has an adapter, what there is without any."""
+        plain = self._executor or self.load()
+        return self._adapted if self._adapted is not None and self._adapters_of(feeds) else plain
+
+    def _adapters_of(self, feeds: Seq[Feed]) -> int:
+        """How many slots of adapters a step reads."""
+        return self.config.max_loras if any(f.sequence.adapter is not None for f in feeds) else 0
 
     def _require_config(self) -> None:
         """Raise ModelError for a model without logits, UsageError for a size or a cache that it can't have."""
@@ -193,10 +240,12 @@ class Engine:
         """The sizes that steps are padded to: those that do for any step, and all others, few replies first."""
         return all_sizes(self.config.max_sequences, [n for n in self._sizes if 1 < n <= self.n_ctx])
 
-    def dummy_step(self, size: StepSize) -> list[Feed]:
-        """A step of this size whose results nobody reads, to capture the size."""
+    def dummy_step(self, size: StepSize, *, adapted: bool = False) -> list[Feed]:
+        """A step of this size whose results nobody reads, to capture the size; `adapted`: as if it had adapters."""
         prompts = [size.tokens] if size.tokens else []
         feeds = [dummy_feed(n, self._dummy_slots()) for n in (*[1] * size.replies, *prompts)]
+        if adapted:
+            feeds[0].sequence.adapter = 0
         return pad_to_bucket(feeds, self._sizes, self._dummy_slots(), self._max_pages)
 
     def _dummy_slots(self) -> DummySlots:
@@ -275,7 +324,8 @@ class Engine:
 
     def needs(self) -> Needs:
         """What the model takes once it is loaded; reads no weight."""
-        return needs_of(self.schedule, self.backends, self.limits, self.ranks)
+        needs = needs_of(self.schedule, self.backends, self.limits, self.ranks)
+        return needs if self._adapted_schedule is None else needs.beside(self._adapted_schedule, self.limits)
 
     def _keeping(self) -> AbstractContextManager[int]:
         return keeping_weights(self.model, self.schedule, self.backends, keep=self.config.weight_cache)
@@ -298,7 +348,10 @@ class Engine:
         if self.ranks == 1 and not self.config.embeds:
             compile_ahead(self.schedule, self.backends, self.limits)
         executor = self.executor_for(self.schedule, self.limits, (LOGITS,))
-        executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2}).make_ready()
+        executor.plan(ONE_TOKEN).make_ready()
+        if self._adapted_schedule is not None:
+            self._adapted = Executor(self._adapted_schedule, self.backends, self.limits, (LOGITS,), executor)
+            self._adapted.plan(ONE_TOKEN).make_ready()
         return executor
 
     def step(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
@@ -321,7 +374,7 @@ class Engine:
     def compute(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
         """The logits of `step`, finite or not; the sequences get pages, but not yet their tokens."""
         inputs, sizes = self.batch(feeds)
-        executor = self.load()
+        executor = self._executor_of(feeds)
         (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
         return logits
 
@@ -337,14 +390,14 @@ class Engine:
         if check:
             self._check(feeds)
         inputs, sizes = self._inputs(feeds, more)
-        executor = self._executor or self.load()
+        executor = self._executor_of(feeds)
         return executor.launch(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
 
     def plan(
         self, feeds: Seq[Feed], outputs: tuple[int, ...], more: DeviceAdjustments | DeviceDraws | None = None
     ) -> Plan:
         """What `launch` runs for such a step."""
-        return self.load().plan(self._inputs(feeds, more)[1], outputs)
+        return self._executor_of(feeds).plan(self._inputs(feeds, more)[1], outputs)
 
     def _inputs(
         self, feeds: Seq[Feed], more: DeviceAdjustments | DeviceDraws | None
@@ -387,14 +440,14 @@ class Engine:
                     self.pool.grow(feed.sequence, feed.stop)
             for feed in feeds:
                 feed.sequence.seen = feed.stop
-        return make_batch(feeds, self._max_pages)
+        return make_batch(feeds, self._max_pages, self._adapters_of(feeds))
 
     def _recompute_state(self, sequence: Sequence) -> None:
         """Compute a sequence's state again, after a discarded step has changed it.
 
         Where pages before its window have been given back, those of its window are computed again as well.
         """
-        again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot)
+        again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot, adapter=sequence.adapter)
         lacking = self.pool.windows if sequence.window.given_back > 0 else None
         if lacking is not None:
             lacking.shrink(sequence.window, 0)
@@ -402,8 +455,8 @@ class Engine:
             chunk = sequence.tokens[start : start + self.config.n_batch]
             if lacking is not None:
                 self.pool.grow(again, start + len(chunk))
-            inputs, sizes = make_batch(self.padded([Feed(again, chunk)]), self._max_pages)
-            self.load().run(inputs, sizes)
+            feeds = self.padded([Feed(again, chunk)])
+            self._executor_of(feeds).run(*make_batch(feeds, self._max_pages, self._adapters_of(feeds)))
             again.tokens += chunk
 
     def _check(self, feeds: Seq[Feed]) -> None:

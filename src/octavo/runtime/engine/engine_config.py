@@ -49,6 +49,8 @@ class EngineConfig:
     speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, a "draft" model, both
                    ("auto"), or "off"
     weight_cache   weights packed for the CPU are kept on the disk and mapped at the next start; False removes them
+    max_loras      adapters, each with a scale, or sets of them, that sequences may have at a time; 0 for none
+    max_lora_rank  the highest rank of these
     """
 
     n_ctx: int | None = None
@@ -66,3 +68,5 @@ class EngineConfig:
     kv_memory: int | None = None
     speculate: Speculate = "off"
     weight_cache: bool = True
+    max_loras: int = 0
+    max_lora_rank: int = 16

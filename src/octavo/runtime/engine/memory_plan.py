@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from octavo.errors import HostMemoryError
 from octavo.formats.cache_formats import CACHE_FORMATS
-from octavo.graph.node import PAGE_SIZE, Node, Sizes, kept_bytes
+from octavo.graph.node import PAGE_SIZE, Node, Sizes, kept_bytes, leaf_bytes
 from octavo.graph.protocol import Backend, BoundedBackend, HostBackend
 from octavo.graph.schedule import Schedule
 from octavo.io.system_memory import room
@@ -32,6 +32,11 @@ class Needs:
     weights: int
     caches: int
     work: int
+
+    def beside(self, schedule: Schedule, limits: Sizes) -> Needs:
+        """With the values and the tables of adapters of another schedule over the same weights and caches."""
+        tables = sum(leaf_bytes(leaf, limits) for leaf in schedule.graph.leaves("adapters"))
+        return Needs(self.weights, self.caches, self.work + sum(schedule.memory) + tables)
 
     @property
     def total(self) -> int:

@@ -338,16 +338,24 @@ class Placement:
         return self._schedules[counts]
 
     def _schedule(self, place: Place) -> Schedule:
-        """The graph lowered, its logits searched for candidates where they are made, if that can be, and scheduled."""
-        graph = lower(self._graph, self._backends, place, fused=self._fused)
-        where, _ = assign(graph, self._backends, place)
-        if self._searched and (backend := finder(graph, where, self._backends)) is not None:
-            graph = with_candidates(graph, backend)
-        return schedule(graph, self._backends, self._limits, place=place, quiet=True)
+        return scheduled(
+            self._graph, self._backends, self._limits, place, fused=self._fused, searched=self._searched
+        )
 
     def fitting(self) -> int:
         """The most layers that free memory holds; one layer fewer never takes more."""
         return last_true(self.n_layer, lambda layers: self.divided(layers) is not None)
+
+
+def scheduled(
+    graph: Graph, backends: Sequence[Backend], limits: Sizes, place: Place, *, fused: bool, searched: bool = True
+) -> Schedule:
+    """A graph lowered, its logits searched for candidates where they are made, if that can be, and scheduled."""
+    graph = lower(graph, backends, place, fused=fused)
+    where, _ = assign(graph, backends, place)
+    if searched and (backend := finder(graph, where, backends)) is not None:
+        graph = with_candidates(graph, backend)
+    return schedule(graph, backends, limits, place=place, quiet=True)
 
 
 def _layer_bytes(graph: Graph, n_layer: int, limits: Sizes, overrides: Overrides) -> list[int]:

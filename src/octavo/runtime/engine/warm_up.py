@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from octavo.garbage import no_collection
 from octavo.graph.plan import Plan
 from octavo.jit.clock import clock
+from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.captured_sizes import CapturedSizes, StepSize
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.start_record import StartRecord
@@ -130,16 +131,19 @@ class WarmUp:
             log.warning("steps of %s could not be captured in advance: %s", size, error)
         return True
 
-    def _steps(self, size: StepSize) -> list[tuple[int, DeviceDraws | None]]:
-        """The outputs that a step of a size is asked for: with prompts the same one, whatever it samples."""
-        rows = len(self._engine.dummy_step(size))
-        draws = DeviceDraws([GREEDY] * rows, [0] * rows, self._n_known)
-        drawn = (self._drawn, draws if self._drawn == DRAWN else None)
-        return [drawn] if size.tokens else [(BEST, None), drawn]
+    def _steps(self, size: StepSize) -> Iterator[tuple[list[Feed], int, DeviceDraws | None]]:
+        """A size's steps, with adapters where there may be some, and the output that each is asked for: with prompts
+        the same one, whatever it samples. Those without adapters come last."""
+        for adapted in (True, False) if self._engine.config.max_loras else (False,):
+            feeds = self._engine.dummy_step(size, adapted=adapted)
+            draws = DeviceDraws([GREEDY] * len(feeds), [0] * len(feeds), self._n_known)
+            if not size.tokens:
+                yield feeds, BEST, None
+            yield feeds, self._drawn, draws if self._drawn == DRAWN else None
 
     def _bind(self, size: StepSize) -> BoundSize:
-        feeds = self._engine.dummy_step(size)
-        return BoundSize(size, [self._engine.plan(feeds, (output,), draws) for output, draws in self._steps(size)])
+        plans = [self._engine.plan(feeds, (output,), draws) for feeds, output, draws in self._steps(size)]
+        return BoundSize(size, plans)
 
     def _capture(self, bound: BoundSize) -> None:
         """Run a size's steps until they are captured."""
@@ -175,8 +179,7 @@ class WarmUp:
 
     def _run(self, size: StepSize) -> float:
         """Compute steps of a size: the seconds of the last one."""
-        feeds = self._engine.dummy_step(size)
-        for output, draws in self._steps(size):
+        for feeds, output, draws in self._steps(size):
             start = clock()
             self._engine.launch(feeds, (output,), more=draws, check=False).read()
         return clock() - start

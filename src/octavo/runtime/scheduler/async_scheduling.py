@@ -63,7 +63,7 @@ class AsyncScheduler:
 
     def launch_next(self, last: InFlightStep, *, prompts: bool = True) -> InFlightStep | None:
         """Launch the step after one in flight; None where it has to wait for the tokens of that one."""
-        if self.engine.load().n_launched != last.n_launched:  # what it left on the device may be overwritten
+        if self.engine.n_launched != last.n_launched:  # what it left on the device may be overwritten
             return None
         step = self.scheduler.schedule_next(prompts=prompts)
         return self._launched(step, last) if step is not None and self._can_launch(step) else None
@@ -99,7 +99,7 @@ class AsyncScheduler:
         output, draws = self._draws(step, len(padded))
         fed = None if last is None else _fed(step, last)
         handle = self.engine.launch(padded, (output,), fed, draws, check=False)
-        return InFlightStep(step, handle, output, self.engine.load().n_launched, sequences)
+        return InFlightStep(step, handle, output, self.engine.n_launched, sequences)
 
     def _draws(self, step: ScheduledStep, rows: int) -> tuple[int, DeviceDraws | None]:
         """The output that samples the tokens of a step with this many rows, and what it needs to draw them.

@@ -111,7 +111,8 @@ class Request:
     max_tokens  most tokens to choose; None for as many as the context holds
     stop_ids    tokens that end it
     priority    requests of a lower number go first, those of one number in the order in which they came
-    cache_salt  requests with the same one share pages of the prefix cache
+    cache_salt  requests with the same one share pages of the prefix cache; those of different adapters have others
+    adapter     the slot of the adapter that it is computed with; None for none
     logprobs    with each token, as many of the likeliest ones as this, and how likely they are; None for none
     after_sampling  how likely tokens are as the sampler draws them, not before any of its settings
     constraint  what the reply may be; None for anything
@@ -143,6 +144,7 @@ class Request:
     constraint: Constraint | None = None
     siblings: list[Request] = field(default_factory=list)
     after_sampling: bool = False
+    adapter: int | None = None
     tokens: CountedText = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)
     state: State = field(default=State.WAITING, init=False)

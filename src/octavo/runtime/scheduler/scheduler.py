@@ -267,6 +267,7 @@ class Scheduler:
                 self.pool.release(sequence)
                 raise
             _remove(self.waiting, request)  # requests that gave way may have been put before it
+            sequence.adapter = request.adapter
             request.sequence, request.state, request.cached = sequence, State.RUNNING, len(sequence)
             request.state_checkpoints = self._state_checkpoints(request)
             insort(self.running, request, key=RANK)

@@ -11,6 +11,8 @@ from typing import Literal, Self
 from octavo.errors import OctavoError, UsageError
 from octavo.runtime.engine.stats import Stats
 from octavo.server.engine.engine_protocol import (
+    AdapterInfo,
+    AdaptersLoaded,
     Add,
     Asks,
     Broken,
@@ -20,6 +22,7 @@ from octavo.server.engine.engine_protocol import (
     Failed,
     Go,
     Info,
+    LoadAdapter,
     Loading,
     Ready,
     Score,
@@ -30,10 +33,11 @@ from octavo.server.engine.engine_protocol import (
     StepOutputs,
     ToEngine,
     ToFront,
+    UnloadAdapter,
     Vectors,
 )
 
-Answer = Scored | Vectors | SlotDone
+Answer = Scored | Vectors | SlotDone | AdaptersLoaded
 State = Literal["loading", "ready", "dead"]
 NO_STATS = Stats(*[0] * 10)
 
@@ -121,6 +125,7 @@ class EngineClient:
 
     state     "loading", "ready" or "dead"; `failure` says why it is dead, `wrong_argument` which argument is wrong
     info      what is loaded; None before the first time that it is
+    adapters  that requests may choose now
     answers   there was a sign of life lately
     stalled   replies are under way, and no step ended for long
     stats     the engine's counts after its last step; none of an engine that has ended
@@ -133,6 +138,7 @@ class EngineClient:
         self.failure: str | None = None
         self.wrong_argument: str | None = None
         self.info: Info | None = None
+        self.adapters: list[AdapterInfo] = []
         self.answers, self.stalled = True, False
         self.stats = NO_STATS
         self.restarts = 0
@@ -217,6 +223,16 @@ class EngineClient:
         assert isinstance(answer, SlotDone)
         return answer
 
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Have an adapter of the engine's machine under a name. Raises EngineFailedError, EngineDiedError."""
+        (one,) = self.new_ids(1)
+        await self._ask(one, LoadAdapter(one, name, path))
+
+    async def unload_adapter(self, name: str) -> None:
+        """Have the engine forget an adapter. Raises EngineFailedError, EngineDiedError."""
+        (one,) = self.new_ids(1)
+        await self._ask(one, UnloadAdapter(one, name))
+
     async def _ask(self, one: int, message: ToEngine) -> Answer:
         if self.state != "ready":
             raise EngineDiedError(self.failure or "the engine is not ready")
@@ -243,7 +259,7 @@ class EngineClient:
         elif isinstance(message, Asks | Loading):
             self.on_load(message)
         elif isinstance(message, Ready):
-            self.info, self.failure = message.info, None
+            self.info, self.failure, self.adapters = message.info, None, message.info.adapters
             self.stats = replace(NO_STATS, empty=message.info.n_pages)
             self._set_state("ready")
         elif isinstance(message, Broken):
@@ -253,6 +269,8 @@ class EngineClient:
             self._answer(message)
 
     def _answer(self, message: Answer | Failed) -> None:
+        if isinstance(message, AdaptersLoaded):
+            self.adapters = message.adapters
         if (future := self._answers.get(message.id)) is not None and not future.done():
             if isinstance(message, Failed):
                 future.set_exception(EngineFailedError(message.kind, message.message))

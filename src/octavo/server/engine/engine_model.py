@@ -22,6 +22,8 @@ from octavo.runtime.model import Model
 from octavo.runtime.text_embedding import is_embedding_model
 from octavo.server.serve_options import EngineOptions
 
+USUAL_RANK = 16
+
 
 def load_model(
     options: EngineOptions, before: Callable[[Engine], None] = lambda engine: None, show: Show | None = None
@@ -46,9 +48,18 @@ def load_model(
         kv_memory=kv_memory, max_sequences=options.max_sequences, weight_cache=options.weight_cache,
         speculate=speculation(options.speculate, backends[0], options.draft),
         overrides=overrides(dict(options.override_tensor), options.n_cpu_moe),
+        max_loras=options.max_loras, max_lora_rank=options.max_lora_rank or highest_rank(options, spec),
     )
     with on_terminal() if show is None else shown(show):
         return model_of(file, backends, config, options.lora, before, options.draft)
+
+
+def highest_rank(options: EngineOptions, spec: ModelSpec) -> int:
+    """The highest rank of the adapters that requests choose, or USUAL_RANK where that is more."""
+    from octavo.huggingface.adapters.adapter import open_adapter
+
+    found = [open_adapter(path, spec) for _, path in options.lora_modules]
+    return max(USUAL_RANK, *(part.rank for one in found for part in one.parts.values()), 0)
 
 
 def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backends: Sequence[Backend]) -> int | None:

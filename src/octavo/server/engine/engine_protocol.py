@@ -27,6 +27,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     after_sampling  log-probabilities are of what the sampler draws from, not of all tokens
     progress        tell how far the prompt is computed
     output          what the reply, which is the only one, has so far: another engine computed it
+    adapters        by name, each with a scale, that they are computed with
     """
 
     ids: list[int]
@@ -41,6 +42,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     after_sampling: bool = False
     progress: bool = False
     output: list[int] = []
+    adapters: list[tuple[str, float]] = []
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
@@ -88,6 +90,21 @@ class SlotAction(msgspec.Struct, tag="slot", array_like=True, frozen=True):
     path: str = ""
 
 
+class LoadAdapter(msgspec.Struct, tag="load_adapter", array_like=True, frozen=True):
+    """Read an adapter of this machine, for requests that name it; answered by `AdaptersLoaded`."""
+
+    id: int
+    name: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, tag="unload_adapter", array_like=True, frozen=True):
+    """Forget one."""
+
+    id: int
+    name: str
+
+
 class Ping(msgspec.Struct, tag="ping", array_like=True, frozen=True):
     """Is the engine there? It is answered beside its steps."""
 
@@ -125,8 +142,17 @@ class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
     total: int
 
 
+class AdapterInfo(msgspec.Struct, frozen=True):
+    """An adapter that requests may choose."""
+
+    id: int
+    name: str
+    path: str
+    rank: int
+
+
 class Info(msgspec.Struct, frozen=True):
-    """What an engine has loaded."""
+    """What an engine has loaded; `max_loras` and more are of adapters that requests choose."""
 
     n_ctx: int
     n_ctx_train: int
@@ -140,6 +166,8 @@ class Info(msgspec.Struct, frozen=True):
     embeds: bool = False
     pooling: str | None = None
     pid: int = 0
+    max_loras: int = 0
+    adapters: list[AdapterInfo] = []
 
 
 class Prefill(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -239,16 +267,23 @@ class SlotDone(msgspec.Struct, tag="slot_done", array_like=True, frozen=True):
     seconds: float
 
 
+class AdaptersLoaded(msgspec.Struct, tag="adapters", array_like=True, frozen=True):
+    """The answer to a `LoadAdapter` or `UnloadAdapter`: all adapters that there are."""
+
+    id: int
+    adapters: list[AdapterInfo]
+
+
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
-    """A `Score`, `Embed` or `SlotAction` that can't be computed."""
+    """A message that wants an answer, and can't be computed."""
 
     id: int
     kind: str
     message: str
 
 
-ToEngine = Add | Cancel | Score | Embed | SlotAction | Ping | Quit | Go
-ToFront = Asks | Loading | Ready | Broken | StepOutputs | Pong | Scored | Vectors | SlotDone | Failed
+ToEngine = Add | Cancel | Score | Embed | SlotAction | LoadAdapter | UnloadAdapter | Ping | Quit | Go
+ToFront = Asks | Loading | Ready | Broken | StepOutputs | Pong | Scored | Vectors | SlotDone | AdaptersLoaded | Failed
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 to_front = msgspec.msgpack.Decoder(ToFront)

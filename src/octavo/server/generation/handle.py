@@ -132,7 +132,8 @@ class RequestHandle:
             adds = [
                 Add(ids[i * n : (i + 1) * n], prompt, request.sampling, (request.seed + i * n) % (1 << 64),
                     1 if request.max_tokens == 0 else request.max_tokens, request.logprobs, request.cache_salt,
-                    request.grammar, request.thinking, request.after_sampling, request.progress)
+                    request.grammar, request.thinking, request.after_sampling, request.progress,
+                    adapters=[*request.adapters])
                 for i, prompt in enumerate(prompts)
             ]
             self.stream = service.client.submit(self._unfinished(adds))

@@ -48,6 +48,7 @@ class GenerationRequest:
     tools           those that replies may call
     shows_thinking  thinking stays in the text
     slot            of llama-server's, that a single reply is to be of
+    adapters        by name, each with a scale, that replies are computed with
     goes_on         replies go on in the text of their prompts: a space that they begin with is one between words
     fills           so they do in the middle of it, where a prompt ends with a control token
     """
@@ -69,6 +70,7 @@ class GenerationRequest:
     goes_on: bool = False
     fills: bool = False
     slot: int | None = None
+    adapters: Sequence[tuple[str, float]] = ()
 
     def parser(self, service: Service, prompt: Sequence[int]) -> OutputParser:
         """The parser of a reply to one of the prompts."""

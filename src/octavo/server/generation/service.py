@@ -20,6 +20,7 @@ from octavo.runtime.grammar.grammar_process import SLOW_NICE
 from octavo.runtime.options import recommended, usual_limit
 from octavo.server.engine.client import EngineClient
 from octavo.server.engine.engine_protocol import Info
+from octavo.server.generation.adapters import Adapters
 from octavo.server.generation.slots import Slots
 from octavo.server.http.api_errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.http.body import Bodies
@@ -74,6 +75,7 @@ class Service:
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
         self._slots: Slots | None = None
+        self.adapters = Adapters(client, (options.name, *options.aliases))
         self.metrics, self.bodies = Metrics(client, options.name), Bodies()
         self._tokens_under_way = self.compiling = 0
 
@@ -157,6 +159,8 @@ class Service:
 
     def require_model(self, name: str | None) -> str:
         """The name of the model that answers. Raises ApiError for another one where that is not to be."""
+        if (adapter := self.adapters.named(name)) is not None:
+            return adapter
         if self.options.strict_model and name is not None and not self.is_called(name):
             raise ApiError(404, f"unknown model {name!r}: this server has {self.options.name}", param="model",
                            code="model_not_found")

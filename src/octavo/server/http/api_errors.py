@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from starlette.types import Scope
 
 from octavo import errors as kinds
-from octavo.errors import CacheFullError, ContextFullError, OctavoError
+from octavo.errors import AdaptersFullError, CacheFullError, ContextFullError, OctavoError, UnknownAdapterError
 from octavo.server.engine.client import EngineDiedError, EngineFailedError
 from octavo.server.generation.ids import REQUEST_ID, new_id
 
@@ -150,6 +150,10 @@ def of_kind(kind: str, message: str, param: str | None = None, *, ours: bool = T
     """
     if kind == CacheFullError.__name__:
         return unavailable(f"the KV cache is full: {message}")
+    if kind == AdaptersFullError.__name__:
+        return ApiError(429, message, param=param, code="adapters_full", headers={"Retry-After": str(RETRIED_S)})
+    if kind == UnknownAdapterError.__name__:
+        return ApiError(404, message, param=param, code="adapter_not_found")
     if kind == ContextFullError.__name__:
         return bad(message, param, "context_length_exceeded")
     if kind in FAULTS or kind not in OURS or not ours:

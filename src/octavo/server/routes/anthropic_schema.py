@@ -139,6 +139,7 @@ def chat_request(body: CountRequest) -> ChatRequest:
     if isinstance(body, MessagesRequest):
         kwargs = {**(body.chat_template_kwargs or {}), **asked.get("chat_template_kwargs", {})}
         asked |= {**chosen_as(body), "max_tokens": body.max_tokens, "chat_template_kwargs": kwargs or None}
+        asked["model"] = body.model
         if body.stop_sequences:
             asked["stop"] = body.stop_sequences
     return ChatRequest.model_validate(asked)

@@ -61,6 +61,7 @@ def request_without_grammar(service: Service, body: ChatRequest, key: str) -> Ge
         progress=shows_progress(body),
         shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
+        adapters=service.adapters.of(body.model, body.lora),
     )
 
 

@@ -91,6 +91,7 @@ def _request_without_grammar(service: Service, body: CompletionRequest, key: str
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), logprobs=logprobs_of(body),
         cache_salt=service.cache_salt(key, body.cache_salt), slot=body.id_slot, goes_on=True,
         fills=body.after is not None, progress=shows_progress(body),
+        adapters=service.adapters.of(body.model, body.lora),
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.io.hub.download_cache import shown_name
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.constraints.response_format import effort_of, held, usable_grammar
 from octavo.server.engine.engine_protocol import Prefill, SlotKind
@@ -65,6 +64,7 @@ def _request_without_grammar(service: Service, body: NativeRequest, key: str) ->
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
         cache_salt=service.cache_salt(key, body.cache_salt), slot=body.id_slot, goes_on=True,
         fills=isinstance(body, InfillRequest),
+        adapters=service.adapters.of(body.model, body.lora),
     )
 
 
@@ -306,14 +306,6 @@ async def props(request: Request) -> Response:
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False, **more,
     })
-
-
-async def lora_adapters(request: Request) -> Response:
-    """The adapters that the model was loaded with, by name, and their scales, which stay."""
-    adapters = service_of(request).options.lora
-    return json_response([
-        {"id": i, "path": shown_name(path), "scale": scale} for i, (path, scale) in enumerate(adapters)
-    ])
 
 
 async def slots(request: Request) -> Response:

@@ -34,6 +34,7 @@ class NativeRequest(Sampling):
     refuses: ClassVar[refused.Rules] = refused.NATIVE
 
     prompt: str | TOKENS | MIXED | Annotated[list[str | TOKENS | MIXED], many(MOST_PROMPTS, least=1)]
+    model: str | None = None
     n_predict: LIMIT | None = None
     max_completion_tokens: LIMIT | None = Field(None, description="another name of n_predict")
     max_tokens: LIMIT | None = Field(None, description="another name of n_predict")

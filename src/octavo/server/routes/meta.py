@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.io.hub.download_cache import shown_name
 from octavo.server.http.api_errors import ApiError, is_anthropics
 from octavo.server.http.page import page
 from octavo.server.routes.answer import health_response, json_response, service_of
@@ -19,16 +20,18 @@ async def health(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """The model that is served."""
-    found = _model(request)
+    """The model that is served, and the adapters that requests may choose."""
+    found = [_model(request), *(_adapter(request, name) for name in service_of(request).adapters.loaded)]
     if is_anthropics(request.scope):
-        return json_response({"data": [found], "has_more": False, "first_id": found["id"], "last_id": found["id"]})
-    return json_response({"object": "list", "data": [found]})
+        return json_response({"data": found, "has_more": False, "first_id": found[0]["id"], "last_id": found[-1]["id"]})
+    return json_response({"object": "list", "data": found})
 
 
 async def model(request: Request) -> Response:
     """A model by its name."""
     service, name = service_of(request), request.path_params["name"]
+    if (adapter := service.adapters.named(name)) is not None:
+        return json_response(_adapter(request, adapter))
     if not service.is_called(name):
         message = f"unknown model {name!r}: this server has {service.options.name}"
         raise ApiError(404, message, param="model", code="model_not_found")
@@ -53,6 +56,15 @@ def _model(request: Request) -> dict[str, Any]:
         "aliases": sorted({options.name, *options.aliases}), "tags": sorted(options.tags), "meta": meta,
         "max_model_len": info.n_ctx,
     }
+
+
+def _adapter(request: Request, name: str) -> dict[str, Any]:
+    """An adapter, as the model with it."""
+    found, service = _model(request), service_of(request)
+    if is_anthropics(request.scope):
+        return {**found, "id": name, "display_name": name}
+    root = shown_name(service.adapters.loaded[name].path)
+    return {**found, "id": name, "aliases": [name], "root": root, "parent": service.options.name}
 
 
 async def metrics(request: Request) -> Response:

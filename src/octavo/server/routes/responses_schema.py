@@ -194,6 +194,7 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
     functions = [tool.as_chat() for tool in body.tools or ()]
     asked: dict[str, Any] = {
         "messages": messages, "max_tokens": body.max_output_tokens, **chosen_as(body), "stream": body.stream,
+        "model": body.model,
         "tools": functions or None, "tool_choice": choice,
         "parallel_tool_calls": body.parallel_tool_calls, "response_format": _format(body.text),
         "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -67,6 +67,20 @@ class Body(BaseModel):
         return value
 
 
+class AdapterChoice(Body):
+    """An adapter by its name, or as llama-server's clients know it by its id, and what it is multiplied by."""
+
+    id: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    scale: Annotated[float, Field(ge=-1e3, le=1e3)] = 1.0
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        if (self.id is None) == (self.name is None):
+            raise ValueError("an adapter has an id or a name")
+        return self
+
+
 class Sampling(Body):
     """How tokens are chosen; what is left out is the model's own, or the default."""
 
@@ -99,6 +113,9 @@ class Sampling(Body):
         None, description="variables of the chat template that are not set otherwise"
     )
     return_progress: bool | None = Field(None, description="a stream reports how far its prompt is read")
+    lora: Annotated[str, Field(min_length=1, max_length=256)] | Annotated[list[AdapterChoice], many(64)] | None = Field(
+        None, description="adapters to compute with, by id or name and scale; [] for none"
+    )
     timings_per_token: bool | None = Field(None, description="each chunk of a stream has timings")
 
     @field_validator("stop", mode="before")

@@ -68,6 +68,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
         fixed["shape"], warps, stages = _delta(fixed["shape"], name, target)
     if name.startswith(("score_scan", "selective_scan_chunks")):
         fixed["shape"], warps, stages = _scan(fixed["shape"], name, target)
+    if name.startswith("lora"):
+        fixed["PRECISION"] = attention_tiles.exact_products(target)
     if name == "selective_scan":
         fixed["shape"] = replace(fixed["shape"], block_v=scan_tiles.columns(fixed["shape"].keys, target))
     fixed |= {

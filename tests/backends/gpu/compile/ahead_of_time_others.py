@@ -7,6 +7,7 @@ from octavo.backends.gpu.calibration import gptq_columns_kernel
 from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape, NumberType
 from octavo.backends.gpu.collectives.all_reduce_kernel import all_reduce_kernel
 from octavo.backends.gpu.device import bandwidth
+from octavo.backends.gpu.matmul import lora_kernel
 from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.backends.gpu.pointwise.expression_kernel import Operand, pointwise_kernel
@@ -74,6 +75,13 @@ OTHERS: Kernels = {
         **dict.fromkeys(("ssm_a", "dt_bias", "state"), "*fp32"), "where": SEQUENCES})
        for name, kernel in (("solve_delta", gated_delta_chunks_kernel.solve_delta_kernel),
                             ("gated_delta_chunks", gated_delta_chunks_kernel.gated_delta_chunks_kernel))},
+    **{f"lora_down_{m}": (lora_kernel.lora_down_kernel, {
+        "SPLIT": split, "BLOCK_M": m, "BLOCK_R": 16, "BLOCK_K": 64, "R": 16}, 4,
+        {"x": ROWS, "a": "*fp16", "ranks": "*i32", "h": "*fp32", "k": "i32"}) for m, split in ((16, 8), (64, 1))},
+    **{f"lora_up_{m}": (lora_kernel.lora_up_kernel, {
+        "SPLIT": split, "BLOCK_M": m, "BLOCK_N": 64, "R": 16}, 4,
+        {"h": "*fp32", "b": "*fp16", "ranks": "*i32", "y": ROWS, "sizes": ("i32", "i32", "i32")})
+       for m, split in ((16, 8), (64, 1))},
     "add_rows": (pointwise.add_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "keep_groups": (pointwise.keep_groups_kernel, {"BEST": 2, "GROUPS": 8, "SIZE": 32}, 1, {}),
     "numbers": (pointwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),

@@ -53,9 +53,27 @@ _LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16, "e4m3": 
 @kernels(PRODUCT)
 def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
     """The product for tiles of n tokens, float32; see `product`. Of e4m3 a row shares its scale where `group` is 0."""
-    load, width, tile_width, scaled = _LOADS[kind], WIDTH[kind], 16 * WIDTH[kind], kind == "e4m3"
+    tile_width, scaled = 16 * WIDTH[kind], kind == "e4m3"
+    accumulate = sums_function(kind, n)
 
-    ahead, pair = bytes_ahead(), pair_function(kind)
+    def sums_of_groups(a, task, x):
+        groups, acc = a.k // group, zeros(n)
+        w, scales = a.weights + task * (a.k * tile_width), a.scales + task * groups * 64
+        for i in range(groups):
+            part = accumulate(w + i * group * tile_width, x + i * group * 4, a.x_stride, group)  # n x [16]
+            acc = fma_blocks(acc, part, load_f32x16(scales + i * 64))
+        return acc
+
+    def sums(a, task, x):
+        acc = accumulate(a.weights + task * (a.k * tile_width), x, a.x_stride, a.k)  # n x [16]
+        return fma_blocks(zeros(n), acc, load_f32x16(a.scales + task * 64)) if scaled else acc
+
+    return product(n, inner(sums_of_groups if group else sums, kind, n, group, inline="always"))
+
+
+def sums_function(kind: Kind, n: int) -> Any:
+    """A function (w, x, stride, k) -> n vectors: of 16 rows, k vectors at w, their products with n tokens at x."""
+    load, width, ahead, pair = _LOADS[kind], WIDTH[kind], bytes_ahead(), pair_function(kind)
 
     def accumulate(w, x, stride, k):
         even, odd = zeros(n), zeros(n)  # n x [16] each
@@ -92,22 +110,8 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
             even = fma_splat_strided(even, load(w + 16 * width * (k - 1)), x + 4 * (k - 1), stride)
         return add_blocks(even, odd)
 
-    in_turn = host_cpu.level() == "avx2" and n >= IN_TURN
-    accumulate = inner(accumulate_in_turn if in_turn else accumulate, kind, n)
-
-    def sums_of_groups(a, task, x):
-        groups, acc = a.k // group, zeros(n)
-        w, scales = a.weights + task * (a.k * tile_width), a.scales + task * groups * 64
-        for i in range(groups):
-            part = accumulate(w + i * group * tile_width, x + i * group * 4, a.x_stride, group)  # n x [16]
-            acc = fma_blocks(acc, part, load_f32x16(scales + i * 64))
-        return acc
-
-    def sums(a, task, x):
-        acc = accumulate(a.weights + task * (a.k * tile_width), x, a.x_stride, a.k)  # n x [16]
-        return fma_blocks(zeros(n), acc, load_f32x16(a.scales + task * 64)) if scaled else acc
-
-    return product(n, inner(sums_of_groups if group else sums, kind, n, group, inline="always"))
+    made = accumulate_in_turn if host_cpu.level() == "avx2" and n >= IN_TURN else accumulate
+    return inner(made, kind, n)
 
 
 def pair_function(kind: Kind) -> Any:

@@ -11,6 +11,7 @@ from octavo.backends.cpu.launch.calls import copy_rows, stride, weight_arguments
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul import float_kernel as float_mul_mat
 from octavo.backends.cpu.matmul import rows_kernel as rows
+from octavo.backends.cpu.matmul.adapters import lora_calls
 from octavo.backends.cpu.matmul.experts.launch import product_of_experts
 from octavo.backends.cpu.matmul.launch import product
 from octavo.backends.cpu.matmul.w8a8.row_scales import sums_in_memory
@@ -26,6 +27,12 @@ from octavo.jit.program import KernelCall
 def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     weight, x, *terms = inputs
     return product(weight, x, out, terms, shared, node.inputs[1])
+
+
+@binds("lora")
+def _lora(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
+    x, rows, starts, table, y = inputs
+    return lora_calls(table, x, rows, starts, y, out, node.attrs["part"], shared)
 
 
 @binds("mul_mat_concat")

@@ -21,12 +21,13 @@ from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, Cache, TokenCodes
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
+from octavo.backends.gpu.matmul.lora import AdapterTable
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.row_scales import RowWeight
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
-LASTING = (QuantWeight, FloatWeight, RowWeight, Cache)
+LASTING = (QuantWeight, FloatWeight, RowWeight, Cache, AdapterTable)
 """Values that are there as long as the model."""
 SHORT = 1 << 31
 """Bytes of memory within which kernels may be compiled to count in 32 bits."""
@@ -286,6 +287,8 @@ def _traits(value: Any) -> Any:
             return value.experts, value.n, value.k, _is_short(value.data)
         case RowWeight():
             return value.n, value.k, _is_short(value.codes)
+        case AdapterTable():
+            return value.slots, value.k, value.sizes, value.rank, _is_short(value.a, value.b)
         case Cache():
             return value.kind, value.scales is None, _is_short(value.data)
     return None
@@ -308,6 +311,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield value.data
         case RowWeight():
             yield from (x for x in (value.codes, value.scale, value.groups) if x is not None)
+        case AdapterTable():
+            yield from (value.a, value.b, value.scales, value.ranks)
         case Cache():
             yield from (x for x in (value.data, value.scales) if x is not None)
 

@@ -15,6 +15,7 @@ from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.experts import launch as experts
 from octavo.backends.gpu.matmul.experts.gating_fusion import gated_rows, plain_rows
 from octavo.backends.gpu.matmul.launch import product, product_by_id, product_pair, rows_of
+from octavo.backends.gpu.matmul.lora import lora_launches
 from octavo.backends.gpu.matmul.matvec.float8_kernel import FLOAT8_PLANES
 from octavo.backends.gpu.matmul.w8a8.row_scales import row_product
 from octavo.backends.gpu.ops.quantize import float_call, quantize_call
@@ -34,6 +35,12 @@ def _mul_mat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Ca
 
 def _product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
     return row_product(c, weight, x, y, terms) if isinstance(weight, RowWeight) else product(c, weight, x, y, terms)
+
+
+@binds("lora")
+def _lora(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, rows, starts, table, y = inputs
+    return lora_launches(c, table, x, rows, starts, y, out, node.attrs["part"])
 
 
 @binds("mul_mat_concat")
