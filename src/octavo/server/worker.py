@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -74,6 +75,8 @@ class TrackedRequest:
     """A request of the front: its number, when it came, and when its prefill began.
 
     has_output  the front has its first token, or its end
+    times_out   seconds from its first token after which it ends, once it has a line end; None for no such limit
+    first_at    when its first token came
     progress    the front has been told of its prefill
     """
 
@@ -83,6 +86,8 @@ class TrackedRequest:
     prefill_at: float | None = None
     has_output: bool = False
     progress: bool = False
+    times_out: float | None = None
+    first_at: float | None = None
 
 
 class EngineLoop:
@@ -200,7 +205,8 @@ class EngineLoop:
             self._failed += [EngineOutput(one, None, "error", error=why) for one in add.ids]
             return
         now = clock()
-        replies = [TrackedRequest(one, request, now) for one, request in zip(add.ids, requests, strict=True)]
+        pairs = zip(add.ids, requests, strict=True)
+        replies = [TrackedRequest(one, request, now, times_out=add.predict_time) for one, request in pairs]
         self._replies.update({reply.request: reply for reply in replies})
         self._by_id.update({reply.id: reply.request for reply in replies})
         self._waiting += replies
@@ -215,6 +221,8 @@ class EngineLoop:
             after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
+            priority=add.priority, key=add.key, weight=add.weight,
+            deadline=math.inf if add.max_time is None else clock() + add.max_time,
         )
         if add.output:
             self.model.engine.require_tokens(add.output)
@@ -253,6 +261,8 @@ class EngineLoop:
 
     def _output(self, reply: TrackedRequest, output: RequestOutput, now: float) -> EngineOutput:
         prefill = error = None
+        if reply.times_out is not None and output.token is not None:
+            self._limit(reply, output.token, now)
         if not reply.has_output:
             reply.has_output = True
             first = now if reply.prefill_at is None else reply.prefill_at
@@ -262,6 +272,14 @@ class EngineLoop:
         drafter = reply.request.drafter
         drafted = (drafter.drafted, drafter.accepted) if output.finish_reason is not None and drafter.drafted else None
         return EngineOutput(reply.id, output.token, output.finish_reason, output.logprobs, prefill, error, drafted)
+
+    def _limit(self, reply: TrackedRequest, token: int, now: float) -> None:
+        """End a reply some seconds after its first token, as soon as it has a line end."""
+        assert self.core is not None
+        reply.first_at = now if reply.first_at is None else reply.first_at
+        if reply.times_out is not None and b"\n" in self.model.tokenizer.token_bytes(token):
+            self.core.scheduler.limit(reply.request, reply.first_at + reply.times_out)
+            reply.times_out = None
 
 
 def info_of(model: Model) -> Info:

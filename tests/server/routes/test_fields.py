@@ -96,7 +96,7 @@ BODIES: dict[str, dict[str, Any]] = {
 EVERYWHERE: list[tuple[str, Any, Any]] = [
     ("lora", [{"id": 0, "scale": 1}], []), ("top_n_sigma", 1.5, -1), ("xtc_probability", 0.5, 0), ("typical_p", 0.9, 1),
     ("dynatemp_range", 0.5, 0.0), ("dry_multiplier", 0.8, 0), ("mirostat", 2, 0), ("adaptive_target", 0.3, -1.0),
-    ("min_keep", 5, 0), ("n_indent", 2, 0), ("t_max_predict_ms", 500, 0), ("preserved_tokens", ["<a>"], []),
+    ("min_keep", 5, 0), ("n_indent", 2, 0), ("preserved_tokens", ["<a>"], []),
     ("grammar_lazy", True, False), ("reasoning_budget_tokens", 0, -1), ("thinking_budget_tokens", 64, -1),
     ("bad_words", ["x"], []), ("samplers", ["temperature", "top_k"], ["dry", "top_k", "temperature"]),
     ("samplers", "tk", "edskypmxt"), ("samplers", ["infill"], ["penalties"]), ("samplers", 5, None),

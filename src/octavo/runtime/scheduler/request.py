@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
@@ -108,6 +109,8 @@ class Request:
     max_tokens  most tokens to choose; None for as many as the context holds
     stop_ids    tokens that end it
     priority    requests of a lower number go first, those of one number in the order in which they came
+    key         whose it is: keys share steps by `weight`, see `FairShares`; "" where all is one's
+    deadline    the time of `clock` after which it ends
     cache_salt  requests with the same one share pages of the prefix cache
     logprobs    with each token, as many of the likeliest ones as this, and how likely they are; None for none
     after_sampling  how likely tokens are as the sampler draws them, not before any of its settings
@@ -139,6 +142,9 @@ class Request:
     constraint: Constraint | None = None
     siblings: list[Request] = field(default_factory=list)
     after_sampling: bool = False
+    key: str = ""
+    weight: float = 1.0
+    deadline: float = math.inf
     tokens: CountedText = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)
     state: State = field(default=State.WAITING, init=False)

@@ -25,6 +25,9 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     after_sampling  log-probabilities are of what the sampler draws from, not of all tokens
     progress        tell how far the prompt is computed
     output          what the reply, which is the only one, has so far: another engine computed it
+    priority, key, weight  see `Request`; the key is a name
+    max_time        seconds after which the reply ends
+    predict_time    seconds from its first token after which it ends, once it has a line end
     """
 
     ids: list[int]
@@ -39,6 +42,11 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     after_sampling: bool = False
     progress: bool = False
     output: list[int] = []
+    priority: int = 0
+    key: str = ""
+    weight: float = 1.0
+    max_time: float | None = None
+    predict_time: float | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
@@ -145,7 +153,7 @@ class Prefill(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class EngineOutput(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a step brought for a reply: a token, or None where it ended without one or its prompt is being computed.
 
-    finish   why it ended: "stop", "length", "context", "interrupted" or "error"; None before that
+    finish   why it ended: "stop", "length", "context", "time", "interrupted" or "error"; None before that
     prefill  with its first token, or while its prompt is being computed
     error    the kind of error and its message
     drafted  of one that ended: tokens of drafts that were verified, and how many were accepted; None for none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.output.thinking import Thinking
@@ -47,6 +48,10 @@ class GenerationRequest:
     thinking        what the model writes around its thinking; None where it is not taken out of replies
     tools           those that replies may call
     shows_thinking  thinking stays in the text
+    key             that the request came with
+    priority        replies of a lower number go first
+    max_time        seconds until replies end
+    predict_time    seconds from a reply's first token until it ends, once it has a line end
     goes_on         replies go on in the text of their prompts: a space that they begin with is one between words
     """
 
@@ -65,6 +70,10 @@ class GenerationRequest:
     after_sampling: bool = False
     progress: bool = False
     goes_on: bool = False
+    key: str = ""
+    priority: int = 0
+    max_time: float | None = None
+    predict_time: float | None = None
 
     def parser(self, service: Service, prompt: Sequence[int]) -> OutputParser:
         """The parser of a reply to one of the prompts."""
@@ -109,6 +118,15 @@ def _without(samplers: Sequence[str] | str) -> dict[str, float]:
         allowed = f"these, in this order: {', '.join(SAMPLERS)}"
         raise bad(f"samplers has {', '.join(ours)} (allowed: {allowed})", "samplers")
     return {name: value for one, off in SAMPLERS.items() if one not in ours for name, value in off.items()}
+
+
+def turn_of(body: Sampling, key: str) -> dict[str, Any]:
+    """Whose turn it is for a request, and how long its replies may take, as fields of GenerationRequest."""
+    most = body.t_max_predict_ms
+    return {
+        "key": key, "priority": body.priority or 0, "max_time": body.max_time,
+        "predict_time": most / 1000 if most is not None and most > 0 else None,
+    }
 
 
 def seed_of(service: Service, body: Sampling) -> int:

@@ -19,6 +19,7 @@ from octavo.server.generation.request import (
     seed_of,
     shows_progress,
     stops_of,
+    turn_of,
 )
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import bad
@@ -72,7 +73,7 @@ def _request_without_grammar(service: Service, body: CompletionRequest, key: str
         prompts=prompts_of(service, body.prompt, reply=most != 0), n=n, seed=seed_of(service, body), max_tokens=most,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
         logprobs=logprobs_of(body), cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
-        progress=shows_progress(body),
+        progress=shows_progress(body), **turn_of(body, key),
     )
 
 
@@ -126,7 +127,8 @@ class CompletionReply(ChunkedReply):
         self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None,
         at: Prefill | None = None,
     ) -> bytes:
-        choice = to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish})
+        why = {} if finish is None else self.handle.choices[i].why()
+        choice = to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish, **why})
         return self.chunk(choice, self.more(self.handle.choices[i], at))
 
     def events(self, outputs: list[CompletionOutput]) -> bytes:
@@ -164,4 +166,5 @@ class CompletionReply(ChunkedReply):
             logprobs = {name: [*values, *after[name]] for name, values in logprobs.items()}
         else:
             logprobs = logprobs or after
-        return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": self.handle.choices[i].finish}
+        choice = self.handle.choices[i]
+        return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": choice.finish, **choice.why()}

@@ -24,6 +24,7 @@ from octavo.server.generation.request import (
     seed_of,
     shows_progress,
     stops_of,
+    turn_of,
 )
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import ApiError, bad
@@ -35,7 +36,7 @@ from octavo.server.routes.completions import effort
 from octavo.server.routes.llama_server_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.routes.schema import MOST_PROMPTS, Sampling
 
-STOP_TYPES = {"length": "limit", "context": "limit"}
+STOP_TYPES = {"length": "limit", "context": "limit", "time": "limit"}
 
 
 async def _job_of(service: Service, body: NativeRequest, key: str) -> GenerationRequest:
@@ -53,7 +54,7 @@ def _request_without_grammar(service: Service, body: NativeRequest, key: str) ->
         prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(service, body),
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
-        cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
+        cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True, **turn_of(body, key),
     )
 
 
@@ -163,7 +164,7 @@ class NativeReply:
             "prompt": self.service.tokenizer.decode(generation.prompts[i // generation.n]),
             "has_new_line": "\n" in content,
             "truncated": choice.end == "context", "stop_type": kind, "stopping_word": choice.stopped or "",
-            "tokens_cached": choice.n_prompt + choice.tokens, "timings": choice.timings(),
+            "tokens_cached": choice.n_prompt + choice.tokens, "timings": choice.timings(), **choice.why(),
             **self._probabilities(outputs),
         })
 

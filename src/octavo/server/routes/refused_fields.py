@@ -30,7 +30,7 @@ SAMPLING: Rules = {
     "lora": ("none: adapters are those that the server was started with, for all requests", ABSENT[1]),
     "top_n_sigma": up_to(0), "xtc_probability": up_to(0), "typical_p": only(1), "dynatemp_range": only(0),
     "dry_multiplier": only(0), "mirostat": only(0), "adaptive_target": up_to(-1e-9), "min_keep": up_to(1),
-    "n_indent": up_to(0), "t_max_predict_ms": up_to(0), "image_data": ABSENT, "grammar_lazy": FALSE,
+    "n_indent": up_to(0), "image_data": ABSENT, "grammar_lazy": FALSE,
     "preserved_tokens": ABSENT, "use_beam_search": FALSE, "bad_words": ABSENT, "allowed_token_ids": ABSENT,
     "include_stop_str_in_output": FALSE, "skip_special_tokens": TRUE, "logits_processors": ABSENT,
     "prompt_logprobs": ("none", lambda value: False),

@@ -49,6 +49,7 @@ TOKENS = Annotated[list[TOKEN], many(1 << 22, least=1)]
 TOP_K = Annotated[int, Field(ge=-(1 << 31), le=1 << 31, description="0 or less: all tokens")]
 LIMIT = Annotated[int, Field(ge=-2, le=MOST_TOKENS, description="0: only read the prompt; -1: to the context's end")]
 """The most tokens of a reply."""
+SECONDS = Annotated[float, Field(gt=0, le=1e9)]
 STOP = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -91,6 +92,14 @@ class Sampling(Body):
     )
     samplers: Annotated[list[str], many(64)] | str | None = Field(
         None, description="samplers to apply, in this order; those not named are off"
+    )
+    priority: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)] | None = Field(
+        None, description="lower numbers go first; 0 if left out"
+    )
+    max_time: SECONDS | None = Field(None, description="seconds until the reply ends, the queue included")
+    t_max_predict_ms: Annotated[int, Field(le=1 << 31)] | None = Field(
+        None, description="milliseconds from the first token until the reply ends, once it has a line end; 0 or less: "
+        "no limit"
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="variables of the chat template that are not set otherwise"
