@@ -215,7 +215,8 @@ class EngineLoop:
 
     def _request(self, add: Add, i: int) -> Request:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
-        sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
+        sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids, tokenizer=tokenizer,
+                               thinking=add.thinking)
         request = Request(
             add.prompt, sampler, max_tokens=add.max_tokens, cache_salt=add.cache_salt, logprobs=add.logprobs,
             after_sampling=add.after_sampling,

@@ -165,6 +165,7 @@ class EngineCore:
             step = self.scheduler.schedule(prompts=prompts)
         else:
             step = replace(last.step, ended=tuple(self.scheduler.drop_cancelled()))
+        step = replace(step, ended=tuple(shown for one in step.ended for shown in one.request.released(one)))
         if not step.parts:
             return list(step.ended)
         if self.speculator is not None:
@@ -243,7 +244,10 @@ class EngineCore:
                     break
                 if i and request.constraint is not None and isinstance(one, SampledToken):
                     request.constraint.accept(one.token)
+                before = len(request.tokens)
                 outputs += self._commit(alone, {request: one})
+                if len(request.tokens) <= before:  # it went back
+                    break
         self._counts.update(steps=1, drafts=len(drafts), drafted=sum(len(d.tokens) for d in drafts.values()))
         self._counts["accepted"] += sum(len(found[r]) - 1 for r in drafts)
         return outputs
@@ -268,7 +272,7 @@ class EngineCore:
         for output in outputs:
             if output.request.logprobs is not None and output.request in tokens:
                 output.logprobs = tokens[output.request].logprobs
-        return outputs
+        return [shown for output in outputs for shown in output.request.released(output)]
 
     def _is_capture(self, step: ScheduledStep) -> bool:
         """Whether a step's time includes the capture of its size, which is its second step."""

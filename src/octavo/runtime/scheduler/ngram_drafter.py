@@ -27,7 +27,8 @@ class NgramDrafter:
         self._skipped, self._backoff = 0, FIRST_BACKOFF
 
     def draft(self, tokens: Sequence[int], n: int) -> list[int]:
-        """n tokens that may come next; none where the last ones are new. The text only grows from call to call.
+        """n tokens that may come next; none where the last ones are new. The text only grows from call to call, unless
+        `forget` is told.
 
         Where the text from there on is shorter than n, it goes on with the draft itself.
         """
@@ -40,6 +41,11 @@ class NgramDrafter:
             return []
         known = tokens[at : at + n]
         return [known[i % len(known)] for i in range(n)]
+
+    def forget(self, length: int) -> None:
+        """The text has only so many tokens left."""
+        self._ends = {tokens: end for tokens, end in self._ends.items() if end < length}
+        self._read = max(min(self._read, length), LENGTH)
 
     def pays(self, cost: float) -> bool:
         """Whether to try a draft that costs as much as `cost` tokens; now and then where it did not pay lately."""

@@ -13,6 +13,7 @@ import numpy as np
 from octavo.formats.spec import F32, AnyArray
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.output.reply import FinishReason, LogProbs
+from octavo.runtime.sampling.banned_strings import BannedStrings
 from octavo.runtime.sampling.sampler import ChainSampler, Sampler
 from octavo.runtime.sampling.token_counts import CountedText
 from octavo.runtime.scheduler.ngram_drafter import NgramDrafter
@@ -129,6 +130,7 @@ class Request:
     num_inflight_tokens  tokens that steps in flight compute
     num_pending_outputs  tokens that these sample
     awaited_prefill      the request whose prefill it waits for, and how many tokens of that
+    held                 what steps brought and may not be shown yet, as it may be a part of a banned string
     state_checkpoints    lengths at which a step ends and the state is kept, where layers have states
     """
 
@@ -165,15 +167,20 @@ class Request:
     num_pending_outputs: int = field(default=0, init=False)
     awaited_prefill: tuple[Request, int] | None = field(default=None, init=False)
     state_checkpoints: tuple[int, ...] = field(default=(), init=False)
+    banned: BannedStrings | None = field(init=False)
+    held: list[RequestOutput] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = CountedText(self.prompt)
+        self.banned = self.sampler.banned if isinstance(self.sampler, ChainSampler) else None
         self.has_processors = isinstance(self.sampler, ChainSampler) and len(self.sampler.processors) > 0
 
     def go_on(self, tokens: Seq[int]) -> None:
         """Have these tokens, sampled elsewhere, before any other; it is computed like one that was preempted."""
         for token in tokens:
             self.tokens.append(token)
+            if self.banned is not None:  # what was shown is none of them
+                self.banned.push(token)
         if self.constraint is not None:
             replay(self.constraint, tokens)
 
@@ -225,6 +232,22 @@ class Request:
     def num_output_tokens(self) -> int:
         """How many tokens were sampled so far."""
         return len(self.tokens) - len(self.prompt)
+
+    @property
+    def num_shown(self) -> int:
+        """How many of them may be shown: all that there will be of an ended one."""
+        return self.num_output_tokens if self.banned is None or self.over else self.banned.shown
+
+    def released(self, output: RequestOutput) -> list[RequestOutput]:
+        """What may be shown once a step has brought `output`, which stays held back for now if it is not among it."""
+        if self.banned is None:
+            return [output]
+        if output.token is not None:
+            self.held.append(output)
+        shown = self.num_output_tokens - self.num_shown  # tokens that are still held back
+        n = len(self.held) - shown if output.finish_reason is None else len(self.held)
+        found, self.held = self.held[:n], self.held[n:]
+        return [*found, output] if output.token is None and output.finish_reason is not None else found
 
     @property
     def output_tokens(self) -> Seq[int]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
 
-from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, UsageError
+from octavo.errors import CacheFullError, ContextFullError, GrammarError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.clock import clock
 from octavo.runtime.cache.page_pool import PagePool, Sequence
@@ -28,6 +28,7 @@ from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.captured_sizes import at_most, chunk_sizes
 from octavo.runtime.output.reply import FinishReason
+from octavo.runtime.sampling.banned_strings import MOST_RETURNS
 from octavo.runtime.scheduler.fair_shares import FairShares
 from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request, RequestOutput, State
@@ -440,6 +441,8 @@ class Scheduler:
     def _take(self, request: Request, token: int) -> RequestOutput:
         request.tokens.append(token)
         self.shares.charge(request.key, 1)
+        if request.banned is not None and (kept := request.banned.push(token)) is not None:
+            return self._go_back(request, kept)
         constraint, full = request.constraint, len(request.tokens) >= request.end
         complete = constraint is not None and (full or constraint.pending_mask is None) and constraint.stopped
         if token in request.stop_ids or complete:
@@ -447,6 +450,23 @@ class Scheduler:
         elif full:
             self._end(request, "length" if request.num_output_tokens == request.max_tokens else "context")
         return RequestOutput(request, token, request.finish_reason)
+
+    def _go_back(self, request: Request, kept: int) -> RequestOutput:
+        """Take back all but the first tokens of a reply, as a banned string begins in the next one."""
+        assert request.banned is not None
+        length = len(request.prompt) + kept
+        request.banned.excluded.add(length, request.tokens[length])
+        request.tokens.cut(length)
+        del request.held[kept - request.banned.shown :]
+        request.drafter.forget(length)
+        if request.banned.returns > MOST_RETURNS:
+            why = f"the reply came to one of banned_strings more than {MOST_RETURNS} times"
+            return self._fail(request, GrammarError(why))
+        if self.pool.shares and self.pool.states is None:
+            self.pool.shrink(request.sequence, min(len(request.sequence), length - 1))
+        else:  # what it has computed is of no use without the tokens that are gone
+            self._displace(request)
+        return RequestOutput(request, None)
 
     def _end(self, request: Request, reason: FinishReason) -> RequestOutput:
         if request.state is State.RUNNING:

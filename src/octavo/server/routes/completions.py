@@ -15,6 +15,7 @@ from octavo.server.generation.request import (
     GenerationRequest,
     most_tokens,
     named_biases,
+    refuse_budget,
     sampling_of,
     seed_of,
     shows_progress,
@@ -64,6 +65,7 @@ async def generation_request(service: Service, body: CompletionRequest, key: str
 def _request_without_grammar(service: Service, body: CompletionRequest, key: str) -> GenerationRequest:
     """What a request comes to but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
+    refuse_budget(body)
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise bad(f"best_of is {body.best_of}, but must be equal to n, which is {n}", "best_of")

@@ -20,6 +20,7 @@ from octavo.server.generation.logprobs import finite
 from octavo.server.generation.request import (
     GenerationRequest,
     most_tokens,
+    refuse_budget,
     sampling_of,
     seed_of,
     shows_progress,
@@ -48,6 +49,7 @@ async def _job_of(service: Service, body: NativeRequest, key: str) -> Generation
 def _request_without_grammar(service: Service, body: NativeRequest, key: str) -> GenerationRequest:
     """The same but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
+    refuse_budget(body)
     most = most_tokens(service, body.n_predict, body.max_completion_tokens, body.max_tokens)
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return GenerationRequest(

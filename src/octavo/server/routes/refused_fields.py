@@ -28,18 +28,16 @@ FALSE: Rule = ("false", lambda value: value is False)
 TRUE: Rule = ("true", lambda value: value is True)
 SAMPLING: Rules = {
     "lora": ("none: adapters are those that the server was started with, for all requests", ABSENT[1]),
-    "top_n_sigma": up_to(0), "xtc_probability": up_to(0), "typical_p": only(1), "dynatemp_range": only(0),
-    "dry_multiplier": only(0), "mirostat": only(0), "adaptive_target": up_to(-1e-9), "min_keep": up_to(1),
+    "dynatemp_range": only(0), "mirostat": only(0), "adaptive_target": up_to(-1e-9), "min_keep": up_to(1),
     "n_indent": up_to(0), "image_data": ABSENT, "grammar_lazy": FALSE,
     "preserved_tokens": ABSENT, "use_beam_search": FALSE, "bad_words": ABSENT, "allowed_token_ids": ABSENT,
     "include_stop_str_in_output": FALSE, "skip_special_tokens": TRUE, "logits_processors": ABSENT,
     "prompt_logprobs": ("none", lambda value: False),
 }
 """Of llama-server and vLLM: what chooses tokens, or says which are shown."""
-BUDGETS: Rules = {"reasoning_budget_tokens": up_to(-1), "thinking_budget_tokens": up_to(-1)}
 TEMPLATE: Rules = {"chat_template": ("none: the model's own is used", lambda value: False)}
 OPENAI: Rules = {
-    **SAMPLING, **BUDGETS, "moderation": ABSENT, "post_sampling_probs": FALSE, "verbose": FALSE,
+    **SAMPLING, "moderation": ABSENT, "post_sampling_probs": FALSE, "verbose": FALSE,
     "n_probs": ("0: logprobs and top_logprobs say how likely tokens are", lambda value: value == 0),
 }
 CHAT: Rules = {
@@ -55,11 +53,11 @@ FORMS: Rules = {
 """Of chats, which routes of other names and forms don't have."""
 KEPT: Rule = ("none: nothing is kept between requests; send the whole conversation as input", ABSENT[1])
 RESPONSES: Rules = {
-    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "previous_response_id": KEPT, "conversation": KEPT, "prompt": KEPT,
+    **SAMPLING, **TEMPLATE, **FORMS, "previous_response_id": KEPT, "conversation": KEPT, "prompt": KEPT,
     "background": KEPT, "context_management": ABSENT, "moderation": ABSENT, "personality": ABSENT, "image": ABSENT,
     "access_programs": ABSENT,
 }
-NATIVE: Rules = {**SAMPLING, **BUDGETS}
+NATIVE: Rules = SAMPLING
 EMBEDDINGS: Rules = {"embd_normalize": only(2)}
 RERANK: Rules = {
     "rank_fields": ABSENT, "max_tokens_per_doc": ABSENT, "max_chunks_per_doc": only(1), "softmax": FALSE,
@@ -67,7 +65,7 @@ RERANK: Rules = {
 }
 KEEPS_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
 MESSAGES: Rules = {
-    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "container": ABSENT, "mcp_servers": ABSENT, "thread": ABSENT,
+    **SAMPLING, **TEMPLATE, **FORMS, "container": ABSENT, "mcp_servers": ABSENT, "thread": ABSENT,
     "compaction": ABSENT,
     "context_management": (
         f"edits that keep all: {json.dumps(KEEPS_ALL)}",
