@@ -152,7 +152,7 @@ def test_what_is_held_back_and_where_it_goes_back_to() -> None:
     assert one.push(ord("c")) is None
     assert one.push(ord("D")) == 6
     assert one.push(258) is None
-    assert one.shown == 5, "a token that ends a reply is no text"
+    assert one.shown == 5, "a token that ends a reply has no text"
     assert one.push(ord("b")) is None
     assert one.push(ord("e")) is None
     assert one.shown == 9

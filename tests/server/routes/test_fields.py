@@ -94,8 +94,9 @@ BODIES: dict[str, dict[str, Any]] = {
 EVERYWHERE: list[tuple[str, Any, Any]] = [
     ("lora", [{"id": 0, "scale": 1}], []), ("dynatemp_range", 0.5, 0.0), ("mirostat", 2, 0),
     ("adaptive_target", 0.3, -1.0), ("min_keep", 5, 0), ("n_indent", 2, 0), ("preserved_tokens", ["<a>"], []),
-    ("grammar_lazy", True, False), ("bad_words", ["x"], []), ("samplers", ["temperature", "top_k"], ["dry", "top_k", "temperature"]),
-    ("samplers", "tk", "edskypmxt"), ("samplers", ["infill"], ["penalties"]), ("samplers", 5, None),
+    ("grammar_lazy", True, False), ("bad_words", ["x"], []),
+    ("samplers", ["temperature", "top_k"], ["dry", "top_k", "temperature"]), ("samplers", "tk", "edskypmxt"),
+    ("samplers", ["infill"], ["penalties"]), ("samplers", 5, None),
 ]
 SOME: list[tuple[str, str, Any, Any]] = [
     ("/v1/chat/completions", "modalities", ["text", "audio"], ["text"]),

@@ -36,7 +36,7 @@ class RepeatLengths:
         self._n = len(tokens)
 
     def cut(self, text: Sequence[int], length: int) -> None:
-        """The text has only so many tokens left."""
+        """The text has only that many tokens left."""
         if length < self._n:
             self.__init__(text[:length])  # type: ignore[misc]
 

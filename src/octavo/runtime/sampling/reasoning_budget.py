@@ -42,7 +42,7 @@ class ThinkingHistory:
         self.states = [first]
 
     def cut(self, text: Sequence[int], length: int) -> None:
-        """The text has only so many tokens left; states are kept for the reply, which begins in it."""
+        """The text has only that many tokens left; states are kept for the reply, which begins in it."""
         gone = len(text) - length
         del self.states[max(len(self.states) - gone, 1) :]
 

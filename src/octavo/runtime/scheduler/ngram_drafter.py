@@ -43,7 +43,7 @@ class NgramDrafter:
         return [known[i % len(known)] for i in range(n)]
 
     def forget(self, length: int) -> None:
-        """The text has only so many tokens left."""
+        """The text has only that many tokens left."""
         self._ends = {tokens: end for tokens, end in self._ends.items() if end < length}
         self._read = max(min(self._read, length), LENGTH)
 
