@@ -1,4 +1,4 @@
-"""A budget for thinking: after so many tokens of it a closing message is forced, and the text that ends thinking.
+"""A budget for thinking: after N tokens of it a closing message is forced, and the text that ends thinking.
 
 As llama.cpp's sampler of that name has it. A message that the budget ends in the middle of a character waits for its
 end. Thinking that the reply begins later is not counted.
@@ -26,7 +26,7 @@ FORCED = np.float32(1e30)
 class ThinkingState(NamedTuple):
     """Where a reply is: it "begins", "thinks", is "forced", or is "done" with thinking.
 
-    n     tokens of thinking, or of those that are forced
+    n     tokens of thinking, or of the ones that are forced
     text  of the reply's beginning, or of the end of its thinking
     """
 

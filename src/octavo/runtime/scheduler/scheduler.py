@@ -458,7 +458,6 @@ class Scheduler:
         request.banned.excluded.add(length, request.tokens[length])
         request.tokens.cut(length)
         del request.held[kept - request.banned.shown :]
-        request.drafter.forget(length)
         if request.banned.returns > MOST_RETURNS:
             why = f"the reply came to one of banned_strings more than {MOST_RETURNS} times"
             return self._fail(request, GrammarError(why))
