@@ -82,12 +82,25 @@ OPTIONS = (
     _same("--repeat-penalty", "X", vllm="--repetition-penalty", hugging_face="--repetition-penalty"),
     _same("--repeat-last-n", "N", vllm="", hugging_face=""),
     _same("--presence-penalty", "X", hugging_face=""), _same("--frequency-penalty", "X", hugging_face=""),
+    Option("--typical-p", "P", "--typical --typical-p", "typical_p", python="generate(typical_p=)"),
+    Option("--top-n-sigma", "N", "--top-nsigma --top-n-sigma", python="generate(top_n_sigma=)"),
+    Option("--xtc-probability", "P", "--xtc-probability", python="generate(xtc_probability=)"),
+    Option("--xtc-threshold", "P", "--xtc-threshold", python="generate(xtc_threshold=)"),
+    Option("--dry-multiplier", "X", "--dry-multiplier", python="generate(dry_multiplier=)"),
+    Option("--dry-base", "X", "--dry-base", python="generate(dry_base=)"),
+    Option("--dry-allowed-length", "N", "--dry-allowed-length", python="generate(dry_allowed_length=)"),
+    Option("--dry-penalty-last-n", "N", "--dry-penalty-last-n", python="generate(dry_penalty_last_n=)"),
+    Option("--dry-sequence-breaker", "TEXT", "--dry-sequence-breaker", python="generate(dry_sequence_breakers=)"),
+    Option("--banned-string", "TEXT", python="generate(banned_strings=)"),
+    Option("--reasoning-budget", "N", "--reasoning-budget", python="generate(reasoning_budget=)"),
+    Option("--reasoning-budget-message", "TEXT", "--reasoning-budget-message",
+           python="generate(reasoning_budget_message=)"),
     _same("--seed", "N", llama_cpp="-s --seed", also="-s"),
     Option("--stop", "TEXT", "-r --reverse-prompt", "stop", "--stop", "--stop-strings", "generate(stop=)"),
     Option("--ignore-eos", "", "--ignore-eos", "", "--ignore-eos", python="generate(ignore_eos=)"),
     Option("--system -sys", "TEXT", "-sys --system-prompt", "SYSTEM", python="generate(system=)"),
     Option("--file -f", "FILE", "-f --file"),
-    Option("--think --no-think", "", "--reasoning -rea --reasoning-budget", "--think", python="generate(think=)"),
+    Option("--think --no-think", "", "--reasoning -rea", "--think", python="generate(think=)"),
     Option("--json-schema", "SCHEMA|FILE", "-j --json-schema -jf --json-schema-file", "--format",
            python="generate(grammar=)"),
     Option("--grammar", "GRAMMAR|FILE", "--grammar --grammar-file", python="generate(grammar=)"),
@@ -125,7 +138,7 @@ OF_SERVE = (
     Option("--cors-origin", "ORIGIN", "--cors-origins", "OLLAMA_ORIGINS", "--allowed-origins", "--cors-allow-origin"),
     Option("--log-requests", "", "", "", "--enable-log-requests"),
     Option("--embeddings", "", "--embedding --embeddings"),
-    Option("--reasoning -rea", "on|off|auto", "-rea --reasoning --reasoning-budget"),
+    Option("--reasoning -rea", "on|off|auto", "-rea --reasoning"),
     Option("--chat-template-file", "FILE", "--chat-template-file"),
     Option("--kv-events", "ADDRESS", vllm="--kv-events-endpoint"),
     Option("--kv-events-replay", "ADDRESS", vllm="--kv-events-replay-endpoint"),
@@ -151,14 +164,11 @@ OF_OTHERS = (
 """Those of commands that measure or write models: of llama-imatrix, convert_hf_to_gguf, llama-bench, llm-compressor."""
 
 _THINK = {"on": "--think", "off": "--no-think", "auto": ""}
-_BUDGETS = {"0": "off", "-1": "auto"}
 _GPU = dict.fromkeys(("cuda", "cuda:0", "cuda0", "rocm", "rocm0", "hip"), "--device gpu")
 _NO_VALUE = {"-1": ""}
 VALUES: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "--reasoning": (_THINK, {word: f"--reasoning {word}" for word in _THINK}),
     "-rea": (_THINK, {word: f"--reasoning {word}" for word in _THINK}),
-    "--reasoning-budget": ({n: _THINK[word] for n, word in _BUDGETS.items()},
-                           {n: f"--reasoning {word}" for n, word in _BUDGETS.items()}),
     "--format": ({"json": '--json-schema {"type":"object"}'},),
     "--embd-normalize": ({"-1": "--no-normalize", "2": ""},),
 }
@@ -208,10 +218,9 @@ ANSWERED = {
         "it is as the model's file says: leave it out"),
     "--dtype --torch-dtype -q --quantization --quantize --load-in-4bit --load-in-8bit": "weights are as they are "
     "stored; `octavo quantize` makes others",
-    "--samplers --sampler-seq --sampling-seq --mirostat --mirostat-lr --mirostat-ent --typical --typical-p --tfs-z "
-    "--top-nsigma --top-n-sigma --xtc-probability --xtc-threshold --dry-multiplier --dry-base --dry-allowed-length "
-    "--dry-penalty-last-n --dynatemp-range --dynatemp-exp --num-beams": "there is no such sampler: there are "
-    "--temp, --top-k, --top-p, --min-p and the penalties",
+    "--samplers --sampler-seq --sampling-seq --mirostat --mirostat-lr --mirostat-ent --tfs-z --dynatemp-range "
+    "--dynatemp-exp --num-beams": "there is no such sampler: there are --temp, --top-k, --top-p, --min-p, --typical-p, "
+    "--top-n-sigma, XTC, DRY and the penalties",
     "--do-sample": "--temp 0 takes the likeliest token, more than 0 samples",
     "-l --logit-bias": "requests to `octavo serve` have it, and generate(logit_bias=) in Python",
     "--no-display-prompt --simple-io -co --color --no-color --verbose-prompt --no-perf --log-disable --nowordwrap "

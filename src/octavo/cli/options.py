@@ -198,10 +198,55 @@ class SamplingFlags:
         float | None, sampling_option(help="The same, once for each occurrence (default: 0).")
     ] = None
 
+    typical_p: Annotated[
+        float | None,
+        sampling_option(help="Only tokens of typical information, of this probability together (default: 1, off)."),
+    ] = None
+    top_n_sigma: Annotated[
+        float | None,
+        sampling_option(help="Only tokens within this many standard deviations of the best logit (default: off)."),
+    ] = None
+    xtc_probability: Annotated[
+        float | None, sampling_option(help="XTC: how often the likeliest tokens are excluded (default: 0).")
+    ] = None
+    xtc_threshold: Annotated[
+        float | None, sampling_option(help="XTC: how likely these are, at least (default: 0.1).")
+    ] = None
+    dry_multiplier: Annotated[
+        float | None, sampling_option(help="DRY: penalty for going on with a repetition (default: 0, off).")
+    ] = None
+    dry_base: Annotated[
+        float | None, sampling_option(help="DRY: factor of the penalty for each further token (default: 1.75).")
+    ] = None
+    dry_allowed_length: Annotated[
+        int | None, sampling_option(help="DRY: tokens of a repetition without penalty (default: 2).")
+    ] = None
+    dry_penalty_last_n: Annotated[
+        int | None, sampling_option(help="DRY: how many tokens are looked at; -1: all (default: -1).")
+    ] = None
+    dry_breaker: Annotated[
+        list[str] | None,
+        sampling_option("--dry-sequence-breaker", metavar="TEXT",
+                        help="DRY: a text that no repetition goes across; may be repeated; none: no such text "
+                        "(default: line ends, : \" *)."),
+    ] = None
+    banned: Annotated[
+        list[str] | None,
+        sampling_option("--banned-string", metavar="TEXT", help="A text that may not be in replies; may be repeated."),
+    ] = None
+    reasoning_budget: Annotated[
+        int | None, sampling_option(help="Maximum number of tokens of thinking; -1: no limit (default: -1).")
+    ] = None
+    reasoning_budget_message: Annotated[
+        str | None, sampling_option(metavar="TEXT", help="Text that closes thinking where its budget ends it.")
+    ] = None
+
     def params(self) -> dict[str, Any]:
         """Those that were given, by the names of SamplingParams."""
         given = {f.name: getattr(self, f.name) for f in fields(SamplingFlags)}
-        given["temperature"] = given.pop("temp")
+        given["temperature"], given["banned_strings"] = given.pop("temp"), given.pop("banned")
+        breakers = given.pop("dry_breaker")
+        given["dry_sequence_breakers"] = [] if breakers == ["none"] else breakers
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -105,7 +105,7 @@ def _pieces(conversation: Conversation, rows: Sequence[BatchRow]) -> Generator[t
 
 
 def _has_more(request: Request, reply: Reply) -> bool:
-    return request.num_output_tokens > len(reply.tokens) or request.finish_reason is not None
+    return request.num_shown > len(reply.tokens) or request.finish_reason is not None
 
 
 def _read(core: EngineCore, request: Request, replies: dict[Request, Reply]) -> str:
@@ -113,7 +113,7 @@ def _read(core: EngineCore, request: Request, replies: dict[Request, Reply]) -> 
     if request.failure is not None:
         raise request.failure
     reply, shown = replies[request], ""
-    for n in range(len(reply.tokens), request.num_output_tokens):
+    for n in range(len(reply.tokens), request.num_shown):
         if reply.finish_reason is None:
             shown += reply.add(request.tokens[len(request.prompt) + n], *request.found[n : n + 1])
     if reply.finish_reason is None and request.finish_reason is not None:

@@ -52,14 +52,14 @@ class Conversation:
 
         Raises what `EngineCore.add` and `EngineCore.step` raise.
         """
-        asked, length = self._asked.get(request) or Asker(), len(request.prompt) + n
+        asked = self._asked.get(request) or Asker()
         try:
             asked.thread, asked.waits = get_ident(), True
-            while len(request.tokens) < length and not request.over:
-                self.core.engine.thread.run(lambda: self._step_for(request, asked, length))
+            while request.num_shown < n and not request.over:
+                self.core.engine.thread.run(lambda: self._step_for(request, asked, n))
         finally:
             asked.waits, asked.last = False, time.monotonic()
-        return len(request.tokens) >= length
+        return request.num_output_tokens >= n
 
     def ask_any(self, requests: Iterable[Request], asked: Asker, there: Callable[[], bool]) -> None:
         """Compute until `there`, in steps that have the next tokens of all of these requests, as far as there is room.
@@ -87,8 +87,8 @@ class Conversation:
             self.core.add(request)
             self._asked[request] = asked
 
-    def _step_for(self, request: Request, asked: Asker, length: int) -> None:
-        if len(request.tokens) >= length or request.over:  # a step for another thread has brought it
+    def _step_for(self, request: Request, asked: Asker, n: int) -> None:
+        if request.num_shown >= n or request.over:  # a step for another thread has brought it
             return
         self._take(request, asked)
         self.step(asked)

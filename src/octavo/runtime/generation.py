@@ -159,8 +159,9 @@ class Generation(Reply):
                 return
             found = request.found[n - 1 : n]
             shown = self.add(request.tokens[len(request.prompt) + n - 1], *found) if has_one else ""
-            if self.finish_reason is None and request.finish_reason is not None and request.num_output_tokens <= n:
-                shown += self.end(request.finish_reason)
+            reason = None if request.failure is not None else request.finish_reason
+            if self.finish_reason is None and reason is not None and request.num_output_tokens <= n:
+                shown += self.end(reason)
             self._count(start)
             yield shown
             if self.finish_reason == "context":

@@ -21,7 +21,7 @@ from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.lora_adapters import Chosen
 from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended, settings
 from octavo.runtime.output.reply import Reply
-from octavo.runtime.output.thinking import PROMPT_END, thinking_after
+from octavo.runtime.output.thinking import PROMPT_END, Thinking, thinking_after
 from octavo.runtime.prompt_tokens import Message, Prompt, encode_prompt, token_ids
 from octavo.runtime.reranking import Ranker
 from octavo.runtime.sampling.sampler import Sampler, SamplingParams, make_sampler
@@ -115,7 +115,7 @@ class Model:
         self.require_generation()
         chosen = settings("generate", self.file, **options)
         tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
-        sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
+        sampler, constraint = self._sampler(chosen.sampling, tokens, raw), self._constraint(tokens, raw, options)
         return Generation(
             self._talk, tokens, tokenizer=self.tokenizer, sampler=sampler, constraint=constraint,
             stop=chosen.stop, max_tokens=chosen.max_tokens, stop_ids=chosen.sampling.stop_token_ids,
@@ -176,7 +176,7 @@ class Model:
                 raise ContextFullError(f"prompt {i}, of {len(tokens)} tokens, does not fit the context of {self.n_ctx}")
             after = tokens if self._goes_on(prompt, raw) else ()
             reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens, chosen.sampling.stop_token_ids, after)
-            sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
+            sampler, constraint = self._sampler(chosen.sampling, tokens, raw), self._constraint(tokens, raw, options)
             rows.append(BatchRow(tokens, sampler, reply, constraint, self._logprobs(options)))
         return rows
 
@@ -189,13 +189,21 @@ class Model:
         """Whether a reply's text goes on in the prompt's, which no template is put around."""
         return isinstance(prompt, str) and (raw or self.template is None)
 
-    def _sampler(self, params: SamplingParams, n_prompt: int) -> Sampler:
+    def _sampler(self, params: SamplingParams, prompt: Sequence[int], raw: bool) -> Sampler:
         """Raises UsageError for tokens that are not in the vocabulary."""
         most = self.tokenizer.n_vocab - 1
         for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
             for token in tokens:
                 integer(name, token, 0, most)
-        return make_sampler(params, n_prompt=n_prompt, end_ids=self.tokenizer.stop_ids)
+        thinking = None if params.reasoning_budget < 0 else self._thinking(prompt, raw)
+        return make_sampler(params, n_prompt=len(prompt), end_ids=self.tokenizer.stop_ids, tokenizer=self.tokenizer,
+                            thinking=thinking)
+
+    def _thinking(self, prompt: Sequence[int], raw: bool) -> Thinking | None:
+        """What a reply's thinking is in; None where there is none."""
+        if raw or self.template is None:
+            return None
+        return thinking_after(self.template.source, self.tokenizer.decode(prompt[-PROMPT_END:]))
 
     def _constraint(self, prompt: Sequence[int], raw: bool, options: GenerateOptions) -> Constraint | None:
         """What the `grammar` among the options allows after a prompt. Raises UsageError and GrammarError."""
@@ -204,10 +212,9 @@ class Model:
             return None
         if not isinstance(grammar, Grammar):
             raise wrong("grammar", grammar, "an octavo.Grammar")
-        thinking = None
-        if not raw and self.template is not None:
-            thinking = thinking_after(self.template.source, self.tokenizer.decode(prompt[-PROMPT_END:]))
-        return self._grammars.constraint(grammar, thinking)
+        if options.get("banned_strings"):
+            raise UsageError("banned_strings can't be used with a grammar", argument="banned_strings")
+        return self._grammars.constraint(grammar, self._thinking(prompt, raw))
 
     @cached_property
     def _grammars(self) -> Grammars:

@@ -29,6 +29,18 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: bool
     stop_token_ids: Collection[int]
     seed: int | None
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    banned_strings: Sequence[str]
+    reasoning_budget: int
+    reasoning_budget_message: str
 
 
 class GenerateOptions(SamplingOptions, total=False):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -139,6 +140,13 @@ class Limits:
     values: int = 1 << 20
 
 
+class KeyShare(NamedTuple):
+    """What an API key is called, and its weight beside others."""
+
+    name: str
+    weight: float = 1.0
+
+
 @dataclass(frozen=True)
 class ServerOptions:
     """How the front is reached, and by whom.
@@ -148,6 +156,7 @@ class ServerOptions:
     tags           words that /v1/models tells with it
     certificate    that is shown, with its key; None for plain HTTP
     keys           one of which every request needs, but those for /health; () for none
+    shares         of keys; those without one are called key-1, key-2 and so on, and have a weight of 1
     hosts          names that a Host header may have besides localhost, numbers of machines, and this machine's name
     origins        of web pages that may use the server, besides its own
     strict_model   refuse names of other models
@@ -175,6 +184,7 @@ class ServerOptions:
     port: int = 8080
     certificate: Certificate | None = None
     keys: tuple[str, ...] = ()
+    shares: Mapping[str, KeyShare] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     strict_model: bool = False
@@ -193,3 +203,9 @@ class ServerOptions:
     secret: str = ""
     data_dir: str | None = None
     limits: Limits = Limits()
+
+    def shares_by_digest(self) -> dict[str, KeyShare]:
+        """The shares of keys, by what requests have of these (see `AccessGuard`); none where there is one key."""
+        usual = (self.shares.get(key, KeyShare(f"key-{i}")) for i, key in enumerate(self.keys, 1))
+        found = {sha256(key.encode()).hexdigest(): share for key, share in zip(self.keys, usual, strict=True)}
+        return found if len(found) > 1 else {}

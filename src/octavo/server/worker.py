@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -83,6 +84,8 @@ class TrackedRequest:
     """A request of the front: its number, when it came, and when its prefill began.
 
     has_output  the front has its first token, or its end
+    times_out   seconds from its first token after which it ends, once it has a line end; None for no such limit
+    first_at    when its first token came
     progress    the front has been told of its prefill
     adapters    what it is computed with
     """
@@ -94,6 +97,8 @@ class TrackedRequest:
     has_output: bool = False
     progress: bool = False
     adapters: Taken | None = None
+    times_out: float | None = None
+    first_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -261,7 +266,7 @@ class EngineLoop:
             return
         now = clock()
         replies = [
-            TrackedRequest(one, request, now, adapters=with_them)
+            TrackedRequest(one, request, now, adapters=with_them, times_out=add.predict_time)
             for one, request, with_them in zip(add.ids, requests, taken, strict=True)
         ]
         self._replies.update({reply.request: reply for reply in replies})
@@ -272,13 +277,16 @@ class EngineLoop:
 
     def _request(self, add: Add, i: int, taken: Taken | None) -> Request:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
-        sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
+        sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids, tokenizer=tokenizer,
+                               thinking=add.thinking)
         request = Request(
             add.prompt, sampler, max_tokens=add.max_tokens, logprobs=add.logprobs, after_sampling=add.after_sampling,
             cache_salt=add.cache_salt if taken is None else f"{add.cache_salt} lora {taken.key}",
             adapter=None if taken is None else taken.slot,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
+            priority=add.priority, key=add.key, weight=add.weight,
+            deadline=math.inf if add.max_time is None else clock() + add.max_time,
         )
         if add.output:
             self.model.engine.require_tokens(add.output)
@@ -320,6 +328,8 @@ class EngineLoop:
 
     def _output(self, reply: TrackedRequest, output: RequestOutput, now: float) -> EngineOutput:
         prefill = error = None
+        if reply.times_out is not None and output.token is not None:
+            self._limit(reply, output.token, now)
         if not reply.has_output:
             reply.has_output = True
             first = now if reply.prefill_at is None else reply.prefill_at
@@ -329,6 +339,14 @@ class EngineLoop:
         drafts = reply.request.drafts
         drafted = (drafts.drafted, drafts.accepted) if output.finish_reason is not None and drafts.drafted else None
         return EngineOutput(reply.id, output.token, output.finish_reason, output.logprobs, prefill, error, drafted)
+
+    def _limit(self, reply: TrackedRequest, token: int, now: float) -> None:
+        """End a reply some seconds after its first token, as soon as it has a line end."""
+        assert self.core is not None
+        reply.first_at = now if reply.first_at is None else reply.first_at
+        if reply.times_out is not None and b"\n" in self.model.tokenizer.token_bytes(token):
+            self.core.scheduler.limit(reply.request, reply.first_at + reply.times_out)
+            reply.times_out = None
 
 
 def info_of(model: Model, adapters: Sequence[AdapterInfo] = ()) -> Info:

@@ -38,13 +38,11 @@ HARMLESS: dict[str, str] = {
     "n_cache_reuse": "as cache_prompt", "n_keep": "of contexts that are shifted, which none is",
     "n_discard": "as n_keep", "sse_ping_interval": "comments of a stream",
     "backend_sampling": "where tokens are chosen",
-    "verbose": "on /completion nothing differs", "xtc_threshold": "of xtc_probability",
+    "verbose": "on /completion nothing differs",
     "dynatemp_exponent": "of dynatemp_range",
-    **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-                    "of dry_multiplier"),
     **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "of mirostat"), "adaptive_decay": "of adaptive_target",
     **dict.fromkeys(("reasoning_budget_start_tag", "reasoning_budget_end_tags", "reasoning_budget_end_tag",
-                     "reasoning_budget_message", "reasoning_control"), "of reasoning_budget_tokens"),
+                     "reasoning_control"), "of reasoning_budget_tokens"),
     "grammar_triggers": "of grammar_lazy",
     **dict.fromkeys(("chat_format", "generation_prompt", "parse_tool_calls", "chat_parser", "reasoning_format",
                      "continue_final_message", "echo"), "of chats: replies of /completion are text as it comes"),
@@ -94,12 +92,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "/completion": {"prompt": "x", "n_predict": 1},
 }
 EVERYWHERE: list[tuple[str, Any, Any]] = [
-    ("lora", [{"id": 0, "scale": 1}], []), ("top_n_sigma", 1.5, -1), ("xtc_probability", 0.5, 0), ("typical_p", 0.9, 1),
-    ("dynatemp_range", 0.5, 0.0), ("dry_multiplier", 0.8, 0), ("mirostat", 2, 0), ("adaptive_target", 0.3, -1.0),
-    ("min_keep", 5, 0), ("n_indent", 2, 0), ("t_max_predict_ms", 500, 0), ("preserved_tokens", ["<a>"], []),
-    ("grammar_lazy", True, False), ("reasoning_budget_tokens", 0, -1), ("thinking_budget_tokens", 64, -1),
-    ("bad_words", ["x"], []), ("samplers", ["temperature", "top_k"], ["dry", "top_k", "temperature"]),
-    ("samplers", "tk", "edskypmxt"), ("samplers", ["infill"], ["penalties"]), ("samplers", 5, None),
+    ("lora", [{"id": 0, "scale": 1}], []), ("dynatemp_range", 0.5, 0.0), ("mirostat", 2, 0),
+    ("adaptive_target", 0.3, -1.0), ("min_keep", 5, 0), ("n_indent", 2, 0), ("preserved_tokens", ["<a>"], []),
+    ("grammar_lazy", True, False), ("bad_words", ["x"], []),
+    ("samplers", ["temperature", "top_k"], ["dry", "top_k", "temperature"]), ("samplers", "tk", "edskypmxt"),
+    ("samplers", ["infill"], ["penalties"]), ("samplers", 5, None),
 ]
 SOME: list[tuple[str, str, Any, Any]] = [
     ("/v1/chat/completions", "modalities", ["text", "audio"], ["text"]),
@@ -117,7 +114,8 @@ SOME: list[tuple[str, str, Any, Any]] = [
      {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
     ("/v1/messages", "context_management", [], {}),
     ("/v1/messages", "output_config", {"task_budget": {"type": "tokens", "total": 9}}, {"effort": "low"}),
-    ("/completion", "image_data", [{"id": 1}], []),
+    ("/completion", "image_data", [{"id": 1}], []), ("/completion", "reasoning_budget_tokens", 0, -1),
+    ("/v1/completions", "thinking_budget_tokens", 64, -1),
 ]
 
 

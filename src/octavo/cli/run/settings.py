@@ -26,6 +26,11 @@ KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "a number"), "top_k": (int, "an integer"), "top_p": (float, "a number"),
     "min_p": (float, "a number"), "repeat_penalty": (float, "a number"), "repeat_last_n": (int, "an integer"),
     "presence_penalty": (float, "a number"), "frequency_penalty": (float, "a number"),
+    **dict.fromkeys(("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base"),
+                    (float, "a number")),
+    **dict.fromkeys(("dry_allowed_length", "dry_penalty_last_n", "reasoning_budget"), (int, "an integer")),
+    **dict.fromkeys(("dry_sequence_breakers", "banned_strings"), (_texts, "texts, in quotation marks")),
+    "reasoning_budget_message": (str, "a text"),
     "seed": (int, "an integer"), "max_tokens": (int, "an integer"), "stop": (_texts, "texts, in quotation marks"),
     "think": (_switch, "on, off"),
 }
@@ -97,6 +102,8 @@ def _read(name: str, text: str) -> Any:
 def _as_text(name: str, value: Any) -> str:
     if value is None:
         return UNSET[name]
-    if isinstance(value, list):
-        return " ".join(map(repr, value))
+    if isinstance(value, list | tuple):
+        return " ".join(map(repr, value)) or "none"
+    if value == "":
+        return "none"
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else f"{value}"

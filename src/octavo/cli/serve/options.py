@@ -17,7 +17,7 @@ from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.runtime.lora_adapters import Chosen
-    from octavo.server.serve_options import EngineOptions, ServerOptions
+    from octavo.server.serve_options import EngineOptions, KeyShare, ServerOptions
 
 ACCESS = "Network and access"
 access_option = partial(typer.Option, rich_help_panel=ACCESS)
@@ -40,7 +40,8 @@ class Access:
         list[str] | None, access_option("--api-key", help="An API key that requests need; may be repeated.")
     ] = None
     key_file: Annotated[
-        str | None, access_option("--api-key-file", metavar="FILE", help="A file with one API key per line.")
+        str | None, access_option("--api-key-file", metavar="FILE",
+                                  help="A file with one API key per line; name= and weight= may follow it.")
     ] = None
     ssl_key: Annotated[
         str | None, access_option("--ssl-key-file", metavar="FILE", help="The key of --ssl-cert-file, in PEM.")
@@ -253,6 +254,7 @@ def server_options(
 
     require_one_template(naming, defaults)
     names = sorted({*words_of("--alias", naming.alias)}) or [shown_name(path).removesuffix(".gguf")]
+    keys, shares = _keys(access)
     front = Limits(
         queue=limits.queue, drain_time=limits.drain_timeout, ping=limits.ping,
         connections=room_for(limits.max_connections),
@@ -260,7 +262,7 @@ def server_options(
     return ServerOptions(
         name=names[0], aliases=tuple(names[1:]), tags=words_of("--tags", naming.tags),
         host=access.host, port=access.port,
-        certificate=certificate(access.ssl_cert, access.ssl_key), keys=_keys(access),
+        certificate=certificate(access.ssl_cert, access.ssl_key), keys=keys, shares=shares,
         hosts=_hosts(access.allow_host or ()), origins=_origins(access.origin or ()),
         strict_model=naming.strict_model, share_cache=limits.share_cache, limits=front,
         slot_path=slot_folder(limits.slot_save_path), data_dir=access.data_dir,
@@ -299,17 +301,42 @@ def _origins(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(str.lower, given))
 
 
-def _keys(access: Access) -> tuple[str, ...]:
-    """Raises UsageError for a file without keys, and for a key that no header can have."""
+def _keys(access: Access) -> tuple[tuple[str, ...], dict[str, KeyShare]]:
+    """Keys, and what those of a file are called there. Raises UsageError for a file without keys, a line of it that
+    can't be read, a name that two keys have, and for a key that no header can have."""
     from octavo.io.regular_file import read_text
 
-    keys = list(access.key or ())
+    keys, shares = list(access.key or ()), {}
     if access.key_file is not None:
-        found = read_text(access.key_file, MOST_KEYS).split()
+        lines = [line.split() for line in read_text(access.key_file, MOST_KEYS).splitlines()]
+        found = [words for words in lines if words and not words[0].startswith("#")]
         if not found:
             raise UsageError(f"{access.key_file} has no key: write one per line")
-        keys += found
+        for key, *words in found:
+            keys.append(key)
+            shares[key] = _share(access.key_file, len(keys), words)
     for key in keys:
         if not (key.isascii() and key.isprintable() and key.strip() == key != ""):
             raise UsageError("an API key has a character that a header can't have (allowed: letters, digits and signs)")
-    return tuple(keys)
+    named = [share.name for share in shares.values()]
+    for name in named:
+        if named.count(name) > 1:
+            raise UsageError(f"{access.key_file} has the name {name!r} for two keys")
+    return tuple(dict.fromkeys(keys)), shares
+
+
+def _share(path: str, number: int, words: Sequence[str]) -> KeyShare:
+    """What a line says of its key, behind it. Raises UsageError, in which the key is not shown."""
+    from octavo.server.serve_options import KeyShare
+
+    name, weight = f"key-{number}", 1.0
+    for word in words:
+        what, _, value = word.partition("=")
+        if what == "name" and re.fullmatch(r"[\w.@-]{1,64}", value, re.ASCII):
+            name = value
+        elif what == "weight" and re.fullmatch(r"\d{1,4}(\.\d{1,3})?", value, re.ASCII) and float(value) > 0:
+            weight = float(value)
+        else:
+            raise UsageError(f"{path}: {word!r} stands behind a key (allowed: name=NAME, of letters, digits and ._@-, "
+                             "and weight=NUMBER, above 0 and below 10,000)")
+    return KeyShare(name, weight)

@@ -185,6 +185,7 @@ class EngineCore:
             step = self.scheduler.schedule(prompts=prompts)
         else:
             step = replace(last.step, ended=tuple(self.scheduler.drop_cancelled()))
+        step = replace(step, ended=tuple(shown for one in step.ended for shown in one.request.released(one)))
         if not step.parts:
             if self.scheduler.restorer is not None and self.scheduler.restoring:
                 self.scheduler.restorer.wait(IDLE_S)
@@ -298,7 +299,7 @@ class EngineCore:
                 self.speculator.ended(output.request)
             if output.request.logprobs is not None and output.request in tokens:
                 output.logprobs = tokens[output.request].logprobs
-        return outputs
+        return [shown for output in outputs for shown in output.request.released(output)]
 
     def _is_capture(self, step: ScheduledStep) -> bool:
         """Whether a step's time includes the capture of its size, which is its second step."""

@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 from octavo.runtime.output.stop import StopStrings
 from octavo.text import Tokenizer
 
-FinishReason = Literal["stop", "length", "context", "interrupted", "error"]
-"""An end token or stop string; `max_tokens`; a full context (of a Generation an error too); left early; NaN or Inf."""
+FinishReason = Literal["stop", "length", "context", "interrupted", "error", "time"]
+"""An end token or stop string; `max_tokens`; a full context (of a Generation an error too); left early; NaN or Inf;
+the time that it may take."""
 
 
 class LogProbs(NamedTuple):

@@ -39,6 +39,12 @@ def uniform(seed: Any, position: Any) -> Any:
     return ((first >> 5) * (1 << 26) + (second >> 6)) / (1 << 53)
 
 
+def chance(seed: int, position: int) -> float:
+    """Another number for a seed and a position, which says nothing of the first."""
+    _, _, first, second = philox((seed & WORD, seed >> 32), (position & WORD, position >> 32, 0, 0))
+    return float(((first >> 5) * (1 << 26) + (second >> 6)) / (1 << 53))
+
+
 @dataclass(frozen=True)
 class DrawParams:
     """How a token is drawn: from the `k` largest logits; see `SamplingParams` for the rest."""

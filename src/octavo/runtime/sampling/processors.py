@@ -49,11 +49,12 @@ class Adjustments(NamedTuple):
         return logits
 
 
-def _added(ids: Ids, add: F32) -> Adjustments:
+def added(ids: Ids, add: F32) -> Adjustments:
+    """What is added to the logits of tokens, each of which comes once."""
     return Adjustments(ids, np.ones(len(ids), np.float32), add)
 
 
-NO_ADJUSTMENTS = _added(np.empty(0, np.int64), np.empty(0, np.float32))
+NO_ADJUSTMENTS = added(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 class LogitsProcessor(ABC):
@@ -141,7 +142,7 @@ class ReplyPenalties(LogitsProcessor):
     def of_all(cls, processors: Sequence[ReplyPenalties], texts: Texts) -> Adjustments:  # type: ignore[override]
         keys, counts = _keys([counted(t, a.n_prompt, a) for a, t in zip(processors, texts, strict=True)])
         each = np.array([(a.presence, a.frequency) for a in processors])[keys >> ROW_BITS]
-        return _added(keys, -(each[:, 0] + each[:, 1] * counts).astype(np.float32))
+        return added(keys, -(each[:, 0] + each[:, 1] * counts).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class LogitBias(LogitsProcessor):
     def adjustments(self) -> Adjustments:
         """What it does, for any text."""
         values = [-math.inf if value == -NEVER else value for value in self.values.values()]
-        return _added(np.fromiter(self.values, np.int64, len(values)), np.array(values, np.float32))
+        return added(np.fromiter(self.values, np.int64, len(values)), np.array(values, np.float32))
 
     @classmethod
     def of_all(cls, processors: Sequence[LogitBias], texts: Texts) -> Adjustments:  # type: ignore[override]
@@ -167,7 +168,7 @@ class LogitBias(LogitsProcessor):
         if not made:
             return NO_ADJUSTMENTS
         ids = [i << ROW_BITS | one.ids for i, one in made]
-        return _added(np.concatenate(ids), np.concatenate([one.add for _, one in made]))
+        return added(np.concatenate(ids), np.concatenate([one.add for _, one in made]))
 
 
 def suppress(ids: Collection[int], length: float) -> LogitBias:

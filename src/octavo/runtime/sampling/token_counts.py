@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,13 @@ class Counts(NamedTuple):
 
     ids: Ids
     counts: Ids
+
+
+class Kept(Protocol):
+    """What is known of a text, and kept as that grows."""
+
+    def cut(self, text: Sequence[int], length: int) -> None:
+        """Forget what comes after the first `length` tokens of a text, which still has them."""
 
 
 class CountedWindow:
@@ -35,6 +42,9 @@ class CountedWindow:
         self._remove(text[end : self.end])
         self._remove(text[self.begin : begin])
         self.begin, self.end = begin, end
+
+    def cut(self, text: Sequence[int], length: int) -> None:
+        self.move(text, min(self.begin, length), min(self.end, length))
 
     def counts(self) -> Counts:
         """What is counted now, in memory of its own."""
@@ -62,13 +72,29 @@ class CountedWindow:
                     self._places[int(self._rows[0, place])] = place
 
 
+K = TypeVar("K", bound=Kept)
+
+
 class CountedText(list[int]):
     """Tokens to which more are added, and what is counted of them; a draft's go on from those of `base`."""
 
     def __init__(self, tokens: Iterable[int] = (), base: CountedText | None = None) -> None:
         super().__init__(tokens)
         self.base = base
-        self.windows: dict[object, CountedWindow] = {}
+        self.kept: dict[object, Kept] = {}
+
+    def cut(self, length: int) -> None:
+        """Lose all but the first `length` tokens."""
+        for one in self.kept.values():
+            one.cut(self, length)
+        del self[length:]
+
+    def known(self, key: object, kind: type[K], first: Callable[[], K]) -> K:
+        """What is kept under a key, or else `first`, from now on."""
+        found = self.kept.get(key)
+        if not isinstance(found, kind):
+            found = self.kept[key] = first()
+        return found
 
 
 def counted(text: Sequence[int], begin: int, key: object) -> Counts:
@@ -79,9 +105,9 @@ def counted(text: Sequence[int], begin: int, key: object) -> Counts:
     if not isinstance(text, CountedText):
         window = CountedWindow()
     elif (base := text.base) is None:
-        window = text.windows.setdefault(key, CountedWindow())
+        window = text.known(key, CountedWindow, CountedWindow)
     else:
-        window = base.windows.setdefault(key, CountedWindow())
+        window = base.known(key, CountedWindow, CountedWindow)
     before = window.begin, window.end
     window.move(text, min(begin, len(text)), len(text))
     found = window.counts()

@@ -64,12 +64,17 @@ class PrefillBudget:
     def _times(self) -> StepTimes:
         return self.measured if self.measured else self._learned
 
-    def tokens(self, replies: int, depth: int = 0) -> int:
-        """Tokens of prompts for a step of `replies`, after `depth` tokens of a prompt."""
+    def tokens(self, replies: int, depth: int = 0, part: float | None = None) -> int:
+        """Tokens of prompts for a step of `replies`, after `depth` tokens of a prompt.
+
+        `part`: it is to take this part of the target, without replies too.
+        """
         room = max(self.n_batch - replies, 0)
-        if not replies or not self.target:
+        if not self.target or not (replies or part):
             return room
-        return min(self._times.fitting(replies, depth, self.target, CAUTION * self._error), room)
+        target = self.target * (part or 1.0)
+        fitting = self._times.fitting(max(replies, 1), depth, target, CAUTION * self._error)
+        return min(fitting if replies else max(fitting, self.min_tokens), room)
 
     def seconds(self, replies: int) -> float:
         """Expected seconds of a step of `replies` alone."""

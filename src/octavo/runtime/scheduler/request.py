@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +13,7 @@ import numpy as np
 from octavo.formats.spec import F32, AnyArray
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.output.reply import FinishReason, LogProbs
+from octavo.runtime.sampling.banned_strings import BannedStrings
 from octavo.runtime.sampling.sampler import ChainSampler, Sampler
 from octavo.runtime.sampling.token_counts import CountedText
 from octavo.runtime.speculation.draft_record import DraftRecord
@@ -111,6 +113,8 @@ class Request:
     max_tokens  most tokens to choose; None for as many as the context holds
     stop_ids    tokens that end it
     priority    requests of a lower number go first, those of one number in the order in which they came
+    key         whose it is: keys share steps by `weight`, see `FairShares`; "" where all is one's
+    deadline    the time of `clock` after which it ends
     cache_salt  requests with the same one share pages of the prefix cache; those of different adapters have others
     adapter     the slot of the adapter that it is computed with; None for none
     logprobs    with each token, as many of the likeliest ones as this, and how likely they are; None for none
@@ -130,6 +134,7 @@ class Request:
     num_inflight_tokens  tokens that steps in flight compute
     num_pending_outputs  tokens that these sample
     awaited_prefill      the request whose prefill it waits for, and how many tokens of that
+    held                 what steps brought and may not be shown yet, as it may be a part of a banned string
     state_checkpoints    lengths at which a step ends and the state is kept, where layers have states
     restore              what is found of its prompt beyond the pool
     """
@@ -145,6 +150,9 @@ class Request:
     siblings: list[Request] = field(default_factory=list)
     after_sampling: bool = False
     adapter: int | None = None
+    key: str = ""
+    weight: float = 1.0
+    deadline: float = math.inf
     tokens: CountedText = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)
     state: State = field(default=State.WAITING, init=False)
@@ -166,15 +174,20 @@ class Request:
     awaited_prefill: tuple[Request, int] | None = field(default=None, init=False)
     state_checkpoints: tuple[int, ...] = field(default=(), init=False)
     restore: Restore | None = field(default=None, init=False)
+    banned: BannedStrings | None = field(init=False)
+    held: list[RequestOutput] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = CountedText(self.prompt)
+        self.banned = self.sampler.banned if isinstance(self.sampler, ChainSampler) else None
         self.has_processors = isinstance(self.sampler, ChainSampler) and len(self.sampler.processors) > 0
 
     def go_on(self, tokens: Seq[int]) -> None:
         """Have these tokens, sampled elsewhere, before any other; it is computed like one that was preempted."""
         for token in tokens:
             self.tokens.append(token)
+            if self.banned is not None:  # what was shown is none of them
+                self.banned.push(token)
         if self.constraint is not None:
             replay(self.constraint, tokens)
 
@@ -226,6 +239,22 @@ class Request:
     def num_output_tokens(self) -> int:
         """How many tokens were sampled so far."""
         return len(self.tokens) - len(self.prompt)
+
+    @property
+    def num_shown(self) -> int:
+        """How many of them may be shown: all that there will be of an ended one."""
+        return self.num_output_tokens if self.banned is None or self.over else self.banned.shown
+
+    def released(self, output: RequestOutput) -> list[RequestOutput]:
+        """What may be shown once a step has brought `output`, which stays held back for now if it is not among it."""
+        if self.banned is None:
+            return [output]
+        if output.token is not None:
+            self.held.append(output)
+        shown = self.num_output_tokens - self.num_shown  # tokens that are still held back
+        n = len(self.held) - shown if output.finish_reason is None else len(self.held)
+        found, self.held = self.held[:n], self.held[n:]
+        return [*found, output] if output.token is None and output.finish_reason is not None else found
 
     @property
     def output_tokens(self) -> Seq[int]:

@@ -3,13 +3,15 @@
 Requests under way come first, the oldest before the others; each is given the tokens that it lacks: the one chosen
 last, or of a prompt as many as the step has room for. A request is admitted if the pages for its whole prompt are
 there. When pages run out, the newest request gives its own up, and is computed again later, mostly from the prefix
-cache. The oldest never does, so there is always one that gets on.
+cache. The oldest never does, so there is always one that gets on. Where there is no place, or too few pages, for a
+request that waits, those of a higher number give way to it, and those of a key that has more than its share.
 
 A request that is paused is in no step. It keeps its pages as long as nobody makes it give way.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
@@ -17,8 +19,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
 
-from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, UsageError
+from octavo.errors import CacheFullError, ContextFullError, GrammarError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
+from octavo.jit.clock import clock
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree, common_length
 from octavo.runtime.cache.tiers.restore import Restorer
@@ -26,6 +29,8 @@ from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.captured_sizes import at_most, chunk_sizes
 from octavo.runtime.output.reply import FinishReason
+from octavo.runtime.sampling.banned_strings import MOST_RETURNS
+from octavo.runtime.scheduler.fair_shares import FairShares
 from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.runtime.scheduler.shared_prefill import PendingPrefills, is_prefilling
@@ -99,6 +104,8 @@ class Scheduler:
     _left: bool = False  # whether a request may be cancelled that is in the queue or under way
     _arrivals: Iterator[int] = field(default_factory=count)
     _last: tuple[str, Sequence] = field(default_factory=lambda: ("", Sequence()))
+    _due: float = math.inf  # the first deadline of a request that has not ended
+    shares: FairShares = field(default_factory=FairShares)
 
     def __post_init__(self) -> None:
         self._sizes = chunk_sizes(self.budget.n_batch)
@@ -114,7 +121,14 @@ class Scheduler:
             one.arrival = next(self._arrivals)
             last = max(self.n_ctx, len(one.prompt) + 1)  # a full context is followed by a token all the same
             one.end = last if one.max_tokens is None else min(last, len(one.prompt) + one.max_tokens)
+            self.shares.used = self.shares.used or bool(one.key)
+            self.limit(one, one.deadline)
         insort(self.waiting, request, key=RANK)
+
+    def limit(self, request: Request, deadline: float) -> None:
+        """End a request after this time of `clock`, if it has not ended before."""
+        request.deadline = min(request.deadline, deadline)
+        self._due = min(self._due, request.deadline)
 
     def schedule(self, *, prompts: bool = True) -> ScheduledStep:
         """The next step, with tokens of prompts or without. Pages for its tokens are there.
@@ -138,7 +152,8 @@ class Scheduler:
         try:
             for request in self._short():
                 self.pool.grow(request.sequence, request.length)
-            self._admit()
+            if not self._admit(in_flight=True):
+                return None
         except CacheFullError:
             return None
         step = self._scheduled_step((), prompts=prompts)
@@ -160,8 +175,12 @@ class Scheduler:
         decodes = pending + decodes
         parts = [(r, 1) for r in decodes]
         if prefills and prompts:
+            if self.shares.used:
+                turns = self.shares.turns()
+                prefills.sort(key=lambda r: (r.priority, turns.get(r.key, 0), r.arrival))
             depth = len(prefills[0].sequence) + prefills[0].num_inflight_tokens
-            parts += self._chunks(prefills, self.budget.tokens(len(decodes), depth))
+            part = self.shares.part_of_step(prefills[0].key)
+            parts += self._chunks(prefills, self.budget.tokens(len(decodes), depth, part))
         sampling = [(r, i) for i, r in enumerate(decodes)]
         sampling += [(r, i) for i, (r, n) in enumerate(parts[len(decodes) :], len(decodes)) if n == r.left]
         sampling += [(s, i) for r, i in sampling for s in r.siblings if not s.cancelled]  # share its row
@@ -187,17 +206,23 @@ class Scheduler:
         self._left = True
 
     def drop_cancelled(self) -> list[RequestOutput]:
-        """End the requests that are cancelled; their pages are free at once."""
-        if not self._left:
+        """End the requests that are cancelled, or whose time is up; their pages are free at once."""
+        now = clock() if self._due < math.inf else -math.inf
+        if not self._left and now < self._due:
             return []
         self._left = False  # before they are looked for: one that is cancelled meanwhile is found now or next time
-        cancelled = {r: None for r in (*self.running, *self.waiting) if r.cancelled}
-        if cancelled:
-            self.waiting = [r for r in self.waiting if r not in cancelled]
+        found: dict[Request, FinishReason] = {
+            r: "interrupted" if r.cancelled else "time"
+            for r in (*self.running, *self.waiting) if r.cancelled or r.deadline <= now
+        }
+        if found:
+            self.waiting = [r for r in self.waiting if r not in found]
         ended = []
-        for request in cancelled:
+        for request, reason in found.items():
             self._let_siblings_go(request)
-            ended.append(self._end(request, "interrupted"))
+            ended.append(self._end(request, reason))
+        left = (one for r in (*self.running, *self.waiting) for one in (r, *r.siblings))
+        self._due = min((one.deadline for one in left), default=math.inf)
         return ended
 
     def _end_complete(self) -> list[RequestOutput]:
@@ -228,7 +253,7 @@ class Scheduler:
                         yield self._end(request, "context")
                     else:
                         self.preemptions += 1
-                        self.preempt(self.running[-1])
+                        self.preempt(self.shares.beyond(self.running, self.max_running) or self.running[-1])
 
     def preempt(self, request: Request) -> None:
         """Put a running request back into the queue; its pages go to others."""
@@ -236,31 +261,49 @@ class Scheduler:
         request.sequence, request.state, request.restore = Sequence(), State.WAITING, None
         insort(self.waiting, request, key=RANK)
 
-    def _admit(self) -> None:
-        """Begin requests, the first of the queue before the others, as long as there is room for one more."""
-        if not self.waiting or len(self.running) >= self.max_running:
-            return
-        held_back, num_growing, counted = 0, 0, -1
+    def _admit(self, *, in_flight: bool = False) -> bool:
+        """Begin requests, the first of the queue before the others, as long as there is room for one more.
+
+        False: a request in a step in flight has to give way first.
+        """
+        if not self.waiting:
+            return True
+        self.shares.update((*self.running, *self.waiting))
+        if len(self.running) >= self.max_running and not self._gives_way_to_any():
+            return True
+        held_back, num_growing, counted = set[Request](), 0, -1
         pending = PendingPrefills(self.running, by_checkpoints=self.pool.states is not None)
-        while len(self.waiting) > held_back and len(self.running) < self.max_running:
-            request = self.waiting[held_back]
+        while (request := self._next_waiting(held_back)) is not None:
             if request.paused or request.pending_mask is not None or self._awaits_prefill(request, pending):
-                held_back += 1
+                held_back.add(request)
                 continue
+            other = self._giving_way(request) if len(self.running) >= self.max_running else None
+            if other is None and len(self.running) >= self.max_running:
+                return True
             if len(self.running) != counted:  # some may have given way
                 num_growing, counted = sum(map(self._may_grow, self.running)), len(self.running)
             if self.restorer is not None and self._restores(self.restorer, request, num_growing):
-                held_back += 1
+                held_back.add(request)
                 continue
+            if other is not None:
+                if in_flight:
+                    return False
+                self._displace(other)
+                num_growing, counted = sum(map(self._may_grow, self.running)), len(self.running)
             sequence, length = self._cached_prefix(request), len(request.tokens)
             needed = self.pool.missing(sequence, length) + num_growing
             if needed > self.pool.free and self.restorer is not None and self.restorer.active:  # they end soon
                 self.pool.release(sequence)
-                return
+                return True
             self.pool.make_room(sequence, needed)
             if self.running and needed > self.pool.free:
                 self.pool.release(sequence)
-                return
+                if (other := self._giving_way(request)) is None:
+                    return True
+                if in_flight:
+                    return False
+                self._displace(other)
+                continue
             try:
                 self.pool.reserve(sequence, length)
             except CacheFullError:
@@ -275,6 +318,28 @@ class Scheduler:
             num_growing, counted = num_growing + self._may_grow(request), counted + 1
             self.prompt_tokens += length
             self.cached_tokens += len(sequence)
+        return True
+
+    def _displace(self, request: Request) -> None:
+        self.preemptions += 1
+        self.preempt(request)
+
+    def _next_waiting(self, held_back: set[Request]) -> Request | None:
+        """The request that begins next, but for those that are held back."""
+        waiting = (r for r in self.waiting if r not in held_back)
+        return self.shares.next_waiting(waiting, self.running) if self.shares.several else next(waiting, None)
+
+    def _gives_way_to_any(self) -> bool:
+        """Whether a running request may have to give its place to one that waits."""
+        return self.shares.several or self.running[-1].priority > self.waiting[0].priority
+
+    def _giving_way(self, request: Request) -> Request | None:
+        """The running request that gives its place to one that waits; None where none has to."""
+        last = self.running[-1]
+        if last.priority > request.priority:
+            return last
+        other = self.shares.beyond(self.running, self.max_running, request.key)
+        return other if other is not None and other.priority >= request.priority else None
 
     def _may_grow(self, request: Request) -> bool:
         """Whether a page is to be left free for a running request: it has fewer than it may have."""
@@ -332,7 +397,7 @@ class Scheduler:
         """Parts of prompts that together have up to `room` tokens."""
         room = at_most(room, self._sizes)
         if prompts[0].left > room and prompts[0].num_bypassed < MAX_BYPASSES:
-            first = next((r for r in prompts if r.left <= room), None)
+            first = next((r for r in prompts if r.left <= room and self._may_bypass(r, prompts[0])), None)
             if first is not None:
                 prompts[0].num_bypassed += 1
                 prompts.remove(first)
@@ -343,8 +408,13 @@ class Scheduler:
                 done = len(request.sequence) + request.num_inflight_tokens
                 n = next((at - done for at in request.state_checkpoints if done + 1 < at < done + n), n)
             if n:
+                self.shares.charge(request.key, n)
                 yield request, n
                 room = max(room - max(n, 2), 0)  # one is a reply: beside it prompts can't be padded by a single token
+
+    def _may_bypass(self, request: Request, first: Request) -> bool:
+        """Whether a shorter prompt may go before the first one: not before another key's turn, or a lower number."""
+        return request.key == first.key and request.priority == first.priority
 
     def go_back(self) -> None:
         """After a step that was interrupted: let requests forget what may be computed, but has no token after it."""
@@ -414,6 +484,9 @@ class Scheduler:
 
     def _take(self, request: Request, token: int) -> RequestOutput:
         request.tokens.append(token)
+        self.shares.charge(request.key, 1)
+        if request.banned is not None and (kept := request.banned.push(token)) is not None:
+            return self._go_back(request, kept)
         constraint, full = request.constraint, len(request.tokens) >= request.end
         complete = constraint is not None and (full or constraint.pending_mask is None) and constraint.stopped
         if token in request.stop_ids or complete:
@@ -421,6 +494,22 @@ class Scheduler:
         elif full:
             self._end(request, "length" if request.num_output_tokens == request.max_tokens else "context")
         return RequestOutput(request, token, request.finish_reason)
+
+    def _go_back(self, request: Request, kept: int) -> RequestOutput:
+        """Take back all but the first tokens of a reply, as a banned string begins in the next one."""
+        assert request.banned is not None
+        length = len(request.prompt) + kept
+        request.banned.excluded.add(length, request.tokens[length])
+        request.tokens.cut(length)
+        del request.held[kept - request.banned.shown :]
+        if request.banned.returns > MOST_RETURNS:
+            why = f"the reply came to one of banned_strings more than {MOST_RETURNS} times"
+            return self._fail(request, GrammarError(why))
+        if self.pool.shares and self.pool.states is None:
+            self.pool.shrink(request.sequence, min(len(request.sequence), length - 1))
+        else:  # what it has computed is of no use without the tokens that are gone
+            self._displace(request)
+        return RequestOutput(request, None)
 
     def _end(self, request: Request, reason: FinishReason) -> RequestOutput:
         if request.state is State.RUNNING:

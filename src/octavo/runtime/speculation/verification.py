@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from octavo.errors import CacheFullError
+from octavo.errors import CacheFullError, GrammarError
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.grammar.deadlines import wait_while_due
 from octavo.runtime.sampling.sampler import ChainSampler
@@ -64,9 +64,7 @@ class Speculator:
         found = self._shortened(known, replies, room)
         if self.model is not None and (others := [r for r in requests if r not in found]):
             found |= self._drafted(self.model, others, found, replies, room)
-        for request, draft in found.items():
-            if foresees(request.constraint):
-                request.constraint.foresee(draft.tokens)
+        found = {request: draft for request, draft in found.items() if _is_foreseen(request, draft)}
         held = {r: DraftConstraint(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
         wait_while_due(held.values())
         return {r: draft for r, draft in found.items() if r not in held or held[r].pending_mask is None}
@@ -131,7 +129,8 @@ class Speculator:
         """Whether a request's tokens can be sampled before those before them are verified."""
         foreseen = request.constraint is None or foresees(request.constraint)
         goes_on = len(request.tokens) + 1 < request.end
-        return foreseen and goes_on and isinstance(request.sampler, ChainSampler)
+        grows = request.banned is None  # drafters know texts that only grow
+        return foreseen and goes_on and grows and isinstance(request.sampler, ChainSampler)
 
     def _grown(self, request: Request, n: int) -> bool:
         """Whether there is room for a draft of n tokens; its pages are there then."""
@@ -181,3 +180,13 @@ class Speculator:
 
 def _token(sampled: SampledToken | Exception) -> int | None:
     return sampled.token if isinstance(sampled, SampledToken) else None
+
+
+def _is_foreseen(request: Request, draft: Draft) -> bool:
+    """Whether a request's constraint, if it has one, can tell what comes after a draft, which it finds out from now."""
+    try:
+        if foresees(request.constraint):
+            request.constraint.foresee(draft.tokens)
+    except GrammarError:  # as of white space around thinking
+        return False
+    return True

@@ -28,6 +28,9 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     progress        tell how far the prompt is computed
     output          what the reply, which is the only one, has so far: another engine computed it
     adapters        by name, each with a scale, that they are computed with
+    priority, key, weight  see `Request`; the key is a name
+    max_time        seconds after which the reply ends
+    predict_time    seconds from its first token after which it ends, once it has a line end
     """
 
     ids: list[int]
@@ -43,6 +46,11 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     progress: bool = False
     output: list[int] = []
     adapters: list[tuple[str, float]] = []
+    priority: int = 0
+    key: str = ""
+    weight: float = 1.0
+    max_time: float | None = None
+    predict_time: float | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
@@ -188,7 +196,7 @@ class Prefill(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class EngineOutput(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a step brought for a reply: a token, or None where it ended without one or its prompt is being computed.
 
-    finish   why it ended: "stop", "length", "context", "interrupted" or "error"; None before that
+    finish   why it ended: "stop", "length", "context", "time", "interrupted" or "error"; None before that
     prefill  with its first token, or while its prompt is being computed
     error    the kind of error and its message
     drafted  of one that ended: tokens of drafts that were verified, and how many were accepted; None for none

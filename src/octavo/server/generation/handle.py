@@ -16,8 +16,9 @@ from octavo.server.generation.output_parser import Delta, OutputParser
 from octavo.server.generation.request import GenerationRequest
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import bad, of_kind
+from octavo.server.serve_options import KeyShare
 
-ENDS = {"stop": "stop", "length": "length", "context": "length", "interrupted": "stop"}
+ENDS = {"stop": "stop", "length": "length", "context": "length", "time": "length", "interrupted": "stop"}
 """Finish reasons as clients know them."""
 MAX_VALUES = 1 << 20
 """Tokens of an answer that is not a stream, with the likeliest in their places: each takes half a kilobyte."""
@@ -48,7 +49,7 @@ class CompletionOutput:
 class ChoiceState:
     """A reply so far.
 
-    end      why the engine ended it: "stop", "length" or "context"
+    end      why the engine ended it: "stop", "length", "context" or "time"
     stopped  the stop string that did
     ended    the token that did
     drafted  tokens of its drafts, and how many of them were accepted; None where there were none
@@ -72,6 +73,10 @@ class ChoiceState:
     def seconds(self) -> float:
         """From its first token to its last."""
         return self.last_at - self.first_at
+
+    def why(self) -> dict[str, str]:
+        """What a choice says beside `finish_reason` where that does not tell why it ended, by vLLM's name."""
+        return {"stop_reason": "time"} if self.end == "time" else {}
 
     def progress(self, at: Prefill) -> dict[str, int]:
         """How far its prompt is computed, as llama-server tells it."""
@@ -122,23 +127,29 @@ class RequestHandle:
         if service.slots is not None and len(request.prompts) * request.n == 1:
             self.slot = service.slots.assign(request.prompts[0], request.cache_salt, request.slot)
         self._room = len(request.prompts) * request.n, sum(map(len, request.prompts))
-        service.admit(*self._room, again=self.handover is not None and self.handover.begun)
+        if request.sampling.banned_strings and request.grammar is not None:
+            raise bad("banned_strings: a reply that is held to a form or to calls can't go back", "banned_strings")
+        self._share = service.shares.get(request.key)
+        service.admit(*self._room, again=self.handover is not None and self.handover.begun, share=self._share)
         try:
             self.started = monotonic()
             prompts, n = request.prompts, request.n
             self.choices = [ChoiceState(request.parser(service, p), len(p)) for p in prompts for _ in range(n)]
             self._ids = ids = service.client.new_ids(len(self.choices))
             self._places = {one: i for i, one in enumerate(ids)}
+            share = self._share or KeyShare("")
+            priority = max(request.priority, 0) if self._share is not None else request.priority
             adds = [
                 Add(ids[i * n : (i + 1) * n], prompt, request.sampling, (request.seed + i * n) % (1 << 64),
                     1 if request.max_tokens == 0 else request.max_tokens, request.logprobs, request.cache_salt,
                     request.grammar, request.thinking, request.after_sampling, request.progress,
-                    adapters=[*request.adapters])
+                    adapters=[*request.adapters], priority=priority, key=share.name, weight=share.weight,
+                    max_time=request.max_time, predict_time=request.predict_time)
                 for i, prompt in enumerate(prompts)
             ]
             self.stream = service.client.submit(self._unfinished(adds))
         except BaseException:
-            service.leave(*self._room)
+            service.leave(*self._room, self._share)
             raise
         self._stop_ids = {*service.tokenizer.stop_ids, *request.sampling.stop_token_ids}
         self._closed, self._counts = False, True
@@ -234,6 +245,8 @@ class RequestHandle:
             return
         metrics = self.service.metrics
         metrics.first.observe(now - self.started)
+        if self._share is not None:
+            metrics.of_keys.first.labels(self._share.name).observe(now - self.started)
         metrics.queued.observe(prefill.queued)
         metrics.prompt_tokens += choice.n_prompt - prefill.cached
         metrics.cached_tokens += prefill.cached
@@ -287,7 +300,9 @@ class RequestHandle:
             if self.service.slots is not None and self.slot >= 0:
                 self.service.slots.put(self.slot, [*self.request.prompts[0], *self._reply], self.request.cache_salt)
             self.stream.close()
-            self.service.leave(*self._room)
+            self.service.leave(*self._room, self._share)
+            if self._share is not None:
+                self.service.metrics.of_keys.closed(self._share.name, self.choices)
 
     async def finished(self) -> list[list[CompletionOutput]]:
         """All outputs of each reply. Raises ApiError for more than is kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.output.thinking import Thinking
@@ -17,10 +18,14 @@ from octavo.server.tool_calls.tools import ToolUse
 
 SAMPLERS: Mapping[str, Mapping[str, float]] = {
     "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
-    "top_k": {"top_k": 0}, "top_p": {"top_p": 1.0}, "min_p": {"min_p": 0.0}, "temperature": {"temperature": 1.0},
+    "dry": {"dry_multiplier": 0.0}, "top_n_sigma": {"top_n_sigma": -1.0}, "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0}, "top_p": {"top_p": 1.0}, "min_p": {"min_p": 0.0}, "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0},
 }
 """llama-server's names of what chooses tokens, in the order in which it is done, and without which settings it is."""
-ALWAYS_OFF = ("dry", "top_n_sigma", "typ_p", "typical_p", "xtc", "adaptive_p")
+BUDGETS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
+"""Names of the tokens that thinking may have."""
+ALWAYS_OFF = ("adaptive_p",)
 """Those that there are not, and whose own fields are refused unless they are off."""
 LETTERS = {
     "d": "dry", "k": "top_k", "y": "typ_p", "p": "top_p", "s": "top_n_sigma", "m": "min_p", "t": "temperature",
@@ -49,6 +54,10 @@ class GenerationRequest:
     shows_thinking  thinking stays in the text
     slot            of llama-server's, that a single reply is to be of
     adapters        by name, each with a scale, that replies are computed with
+    key             that the request came with
+    priority        replies of a lower number go first
+    max_time        seconds until replies end
+    predict_time    seconds from a reply's first token until it ends, once it has a line end
     goes_on         replies go on in the text of their prompts: a space that they begin with is one between words
     fills           so they do in the middle of it, where a prompt ends with a control token
     """
@@ -71,6 +80,10 @@ class GenerationRequest:
     fills: bool = False
     slot: int | None = None
     adapters: Sequence[tuple[str, float]] = ()
+    key: str = ""
+    priority: int = 0
+    max_time: float | None = None
+    predict_time: float | None = None
 
     def parser(self, service: Service, prompt: Sequence[int]) -> OutputParser:
         """The parser of a reply to one of the prompts."""
@@ -97,6 +110,8 @@ def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float
         given["top_k"] = max(given["top_k"], 0)
     if given.get("repeat_last_n") == -1:
         given["repeat_last_n"] = service.info.n_ctx
+    if (budget := next((n for name in BUDGETS if (n := getattr(body, name)) is not None), None)) is not None:
+        given["reasoning_budget"] = budget
     if body.samplers is not None:
         given |= _without(body.samplers)
     if given.get("top_p") == 0:  # nothing but the likeliest token
@@ -111,12 +126,28 @@ def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float
 
 def _without(samplers: Sequence[str] | str) -> dict[str, float]:
     """Settings that turn off what is not among llama-server's samplers. Raises ApiError for another order than ours."""
-    names = [LETTERS.get(one, one) for one in samplers]
+    names = ["typ_p" if one == "typical_p" else LETTERS.get(one, one) for one in samplers]
     ours = [name for name in names if name not in ALWAYS_OFF]
     if ours != [name for name in SAMPLERS if name in ours]:
         allowed = f"these, in this order: {', '.join(SAMPLERS)}"
         raise bad(f"samplers has {', '.join(ours)} (allowed: {allowed})", "samplers")
     return {name: value for one, off in SAMPLERS.items() if one not in ours for name, value in off.items()}
+
+
+def refuse_budget(body: Sampling) -> None:
+    """Raise ApiError for a budget of thinking where prompts are texts as they come."""
+    for name in BUDGETS:
+        if getattr(body, name) not in (None, -1):
+            raise bad(f"{name}: only replies to messages are known to think (allowed: -1)", name)
+
+
+def turn_of(body: Sampling, key: str) -> dict[str, Any]:
+    """Whose turn it is for a request, and how long its replies may take, as fields of GenerationRequest."""
+    most = body.t_max_predict_ms
+    return {
+        "key": key, "priority": body.priority or 0, "max_time": body.max_time,
+        "predict_time": most / 1000 if most is not None and most > 0 else None,
+    }
 
 
 def seed_of(service: Service, body: Sampling) -> int:

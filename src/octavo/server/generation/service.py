@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from octavo.server.http.api_errors import ApiError, PromptTooLongError, bad, end
 from octavo.server.http.body import Bodies
 from octavo.server.routes.metrics import Metrics
 from octavo.server.routes.template_variables import usual_variables
-from octavo.server.serve_options import Limits, ServerOptions
+from octavo.server.serve_options import KeyShare, Limits, ServerOptions
 from octavo.text import ChatTemplate, Tokenizer
 from octavo.text.template import TOOL_USE
 
@@ -78,6 +79,9 @@ class Service:
         self.adapters = Adapters(client, (options.name, *options.aliases))
         self.metrics, self.bodies = Metrics(client, options.name), Bodies()
         self._tokens_under_way = self.compiling = 0
+        self.shares = options.shares_by_digest()
+        self._taken: Counter[KeyShare | None] = Counter()  # replies and tokens of each key
+        self._taken_tokens: Counter[KeyShare | None] = Counter()
 
     async def in_grammar_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call what waits for grammars to be compiled.
@@ -118,11 +122,12 @@ class Service:
             return unavailable("The engine ends no step, though replies are under way", code="engine_stalled")
         return None
 
-    def admit(self, replies: int, tokens: int, *, again: bool = False) -> None:
+    def admit(self, replies: int, tokens: int, *, again: bool = False, share: KeyShare | None = None) -> None:
         """Take replies to prompts of `tokens` together. Raises ApiError where that is too much for now, or ever.
 
         `leave` with the same numbers gives their room back. `again`: another server had taken them, and they may not
-        be refused for their number now.
+        be refused for their number now. A key, told by its `share`, that has taken less than that of the room is not
+        refused because others have taken all of it.
         """
         if (why := self.health()) is not None:
             raise why
@@ -131,16 +136,32 @@ class Service:
             raise bad(f"the request is for {replies} replies, n to each prompt (allowed: up to {room + limits.queue})")
         waiting = self.metrics.replies + replies - room
         long = self._tokens_under_way and self._tokens_under_way + tokens > limits.queue_tokens
-        if not again and (waiting > limits.queue or long):
+        if not again and (waiting > limits.queue or long) and not self._has_room(share, replies, tokens):
             seconds = max(1, min(LONGEST_WAIT, round(self.metrics.reply_seconds * waiting / room)))
             self.metrics.refused.inc()
+            if share is not None:
+                self.metrics.of_keys.refused.labels(share.name).inc()
             raise ApiError(
                 429,
                 f"{self.metrics.replies} replies run or wait (allowed: {room} running, {limits.queue} waiting)",
                 code="queue_full", headers={"Retry-After": str(seconds)},
             )
+        self._take(replies, tokens, share)
+
+    def _has_room(self, share: KeyShare | None, replies: int, tokens: int) -> bool:
+        """Whether a key has taken so little that these stay within its share."""
+        if share is None:
+            return False
+        part, limits = share.weight / sum(one.weight for one in self.shares.values()), self.options.limits
+        most = part * (self.info.max_sequences + limits.queue)
+        taken = self._taken_tokens[share]
+        return self._taken[share] + replies <= most and (not taken or taken + tokens <= part * limits.queue_tokens)
+
+    def _take(self, replies: int, tokens: int, share: KeyShare | None) -> None:
         self.metrics.replies += replies
         self._tokens_under_way += tokens
+        self._taken[share] += replies
+        self._taken_tokens[share] += tokens
 
     @contextmanager
     def admitted(self, tokens: int) -> Iterator[None]:
@@ -153,9 +174,8 @@ class Service:
             self.metrics.beside -= 1
             self.leave(1, tokens)
 
-    def leave(self, replies: int, tokens: int) -> None:
-        self.metrics.replies -= replies
-        self._tokens_under_way -= tokens
+    def leave(self, replies: int, tokens: int, share: KeyShare | None = None) -> None:
+        self._take(-replies, -tokens, share)
 
     def require_model(self, name: str | None) -> str:
         """The name of the model that answers. Raises ApiError for another one where that is not to be."""

@@ -24,6 +24,7 @@ from octavo.server.generation.request import (
     seed_of,
     shows_progress,
     stops_of,
+    turn_of,
 )
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import ApiError, bad
@@ -58,8 +59,7 @@ def request_without_grammar(service: Service, body: ChatRequest, key: str) -> Ge
         seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, tools=tools,
         cache_salt=service.cache_salt(key, body.cache_salt), slot=body.id_slot, thinking=thinking,
-        progress=shows_progress(body),
-        shows_thinking=body.reasoning_format == "none",
+        progress=shows_progress(body), shows_thinking=body.reasoning_format == "none", **turn_of(body, key),
         goes_on=body.continues and bool(body.messages[-1].text()),
         adapters=service.adapters.of(body.model, body.lora),
     )
@@ -234,7 +234,8 @@ class ChatReply(ChunkedReply):
     def _chunk(
         self, i: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null", more: bytes = b""
     ) -> bytes:
-        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish)
+        why = b"" if finish == b"null" else self.why(i)
+        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}' % (i, delta, logprobs, finish, why)
         return self.chunk(choice, more)
 
     def events(self, outputs: list[CompletionOutput]) -> bytes:
@@ -283,7 +284,8 @@ class ChatReply(ChunkedReply):
             message["function_call"] = message.pop("tool_calls")[0]["function"]
         if self.handle.request.tools is not None and choice.finish == "length":  # cut where a call begins: no text
             message["content"] = message["content"] or None
-        return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": self._finish(choice.finish)}
+        end = {"finish_reason": self._finish(choice.finish), **choice.why()}
+        return {"index": i, "message": message, "logprobs": logprobs, **end}
 
 
 def delta_json(delta: Delta, *, old: bool = False) -> bytes:

@@ -39,6 +39,11 @@ class ChunkedReply:
         """A chunk with a choice, which is JSON, and what `more` says."""
         return b"".join((self._head, choice, b"]", more, self._tail))
 
+    def why(self, i: int) -> bytes:
+        """What a choice has behind its `finish_reason`."""
+        found = self.handle.choices[i].why()
+        return b"," + to_json(found)[1:-1] if found else b""
+
     def more(self, choice: ChoiceState, at: Prefill | None = None) -> bytes:
         """Times and how far the prompt is read, of a chunk, where these are asked for."""
         times = b',"timings":%b' % to_json(choice.timings(at)) if self._times else b""

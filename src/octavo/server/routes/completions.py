@@ -16,10 +16,12 @@ from octavo.server.generation.request import (
     GenerationRequest,
     most_tokens,
     named_biases,
+    refuse_budget,
     sampling_of,
     seed_of,
     shows_progress,
     stops_of,
+    turn_of,
 )
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import bad
@@ -80,6 +82,7 @@ async def generation_request(service: Service, body: CompletionRequest, key: str
 def _request_without_grammar(service: Service, body: CompletionRequest, key: str) -> GenerationRequest:
     """What a request comes to but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
+    refuse_budget(body)
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise bad(f"best_of is {body.best_of}, but must be equal to n, which is {n}", "best_of")
@@ -91,7 +94,7 @@ def _request_without_grammar(service: Service, body: CompletionRequest, key: str
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), logprobs=logprobs_of(body),
         cache_salt=service.cache_salt(key, body.cache_salt), slot=body.id_slot, goes_on=True,
         fills=body.after is not None, progress=shows_progress(body),
-        adapters=service.adapters.of(body.model, body.lora),
+        adapters=service.adapters.of(body.model, body.lora), **turn_of(body, key),
     )
 
 
@@ -145,7 +148,8 @@ class CompletionReply(ChunkedReply):
         self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None,
         at: Prefill | None = None,
     ) -> bytes:
-        choice = to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish})
+        why = {} if finish is None else self.handle.choices[i].why()
+        choice = to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish, **why})
         return self.chunk(choice, self.more(self.handle.choices[i], at))
 
     def events(self, outputs: list[CompletionOutput]) -> bytes:
@@ -183,4 +187,5 @@ class CompletionReply(ChunkedReply):
             logprobs = {name: [*values, *after[name]] for name, values in logprobs.items()}
         else:
             logprobs = logprobs or after
-        return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": self.handle.choices[i].finish}
+        choice = self.handle.choices[i]
+        return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": choice.finish, **choice.why()}

@@ -20,10 +20,12 @@ from octavo.server.generation.logprobs import finite
 from octavo.server.generation.request import (
     GenerationRequest,
     most_tokens,
+    refuse_budget,
     sampling_of,
     seed_of,
     shows_progress,
     stops_of,
+    turn_of,
 )
 from octavo.server.generation.service import Service
 from octavo.server.http.api_errors import ApiError, bad
@@ -44,7 +46,7 @@ from octavo.server.routes.llama_server_schema import (
 from octavo.server.routes.schema import MOST_PROMPTS, Sampling
 
 SLOT_ACTIONS: tuple[SlotKind, ...] = get_args(SlotKind)
-STOP_TYPES = {"length": "limit", "context": "limit"}
+STOP_TYPES = {"length": "limit", "context": "limit", "time": "limit"}
 
 
 async def _job_of(service: Service, body: NativeRequest, key: str) -> GenerationRequest:
@@ -56,6 +58,7 @@ async def _job_of(service: Service, body: NativeRequest, key: str) -> Generation
 def _request_without_grammar(service: Service, body: NativeRequest, key: str) -> GenerationRequest:
     """The same but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
+    refuse_budget(body)
     most = most_tokens(service, body.n_predict, body.max_completion_tokens, body.max_tokens)
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return GenerationRequest(
@@ -64,7 +67,7 @@ def _request_without_grammar(service: Service, body: NativeRequest, key: str) ->
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
         cache_salt=service.cache_salt(key, body.cache_salt), slot=body.id_slot, goes_on=True,
         fills=isinstance(body, InfillRequest),
-        adapters=service.adapters.of(body.model, body.lora),
+        adapters=service.adapters.of(body.model, body.lora), **turn_of(body, key),
     )
 
 
@@ -177,7 +180,7 @@ class NativeReply:
             "prompt": self.service.tokenizer.decode(generation.prompts[i // generation.n]),
             "has_new_line": "\n" in content,
             "truncated": choice.end == "context", "stop_type": kind, "stopping_word": choice.stopped or "",
-            "tokens_cached": choice.n_prompt + choice.tokens, "timings": choice.timings(),
+            "tokens_cached": choice.n_prompt + choice.tokens, "timings": choice.timings(), **choice.why(),
             **self._probabilities(outputs),
         })
 

@@ -15,6 +15,7 @@ from octavo.server.routes.vllm_metrics import as_vllm, cache_config
 if TYPE_CHECKING:
     from octavo.server.engine.client import EngineClient
     from octavo.server.engine.engine_protocol import StepOutputs, Vectors
+    from octavo.server.generation.handle import ChoiceState
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -43,6 +44,28 @@ class Gaps:
         return HistogramMetricFamily(
             name, text, buckets=list(zip(limits, accumulate(self._counts), strict=True)), sum_value=self._sum
         )
+
+
+class KeyMetrics:
+    """Counts of what was done for each API key, by its name."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"octavo:key_{name}", text, ["key"], registry=registry)
+
+        self.requests = counter("requests", "Requests, by the key's name")
+        self.refused = counter("requests_refused", "Requests refused because the queue was full, by the key's name")
+        self.prompt = counter("prompt_tokens", "Prompt tokens, but for cached ones, by the key's name")
+        self.generated = counter("generation_tokens", "Tokens generated, by the key's name")
+        self.first = Histogram("octavo:key_time_to_first_token_seconds", "Seconds to a request's first token, by the "
+                               "key's name", ["key"], buckets=SECONDS, registry=registry)
+
+    def closed(self, key: str, choices: Sequence[ChoiceState]) -> None:
+        """Count a request that has ended or was left, by its replies."""
+        self.requests.labels(key).inc()
+        read = (one.n_prompt - one.prefill.cached for one in choices if one.prefill is not None)
+        self.prompt.labels(key).inc(sum(read))
+        self.generated.labels(key).inc(sum(one.tokens for one in choices))
 
 
 class Collected(CollectorRegistry):
@@ -81,6 +104,7 @@ class Metrics:
                                 registry=self.registry)
         self.refused = Counter("octavo:requests_refused", "Requests refused because the queue was full",
                                registry=self.registry)
+        self.of_keys = KeyMetrics(self.registry)
         self.registry.register(self)
         client.on_step = self.stepped
 

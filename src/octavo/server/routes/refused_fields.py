@@ -27,18 +27,16 @@ def up_to(most: float) -> Rule:
 FALSE: Rule = ("false", lambda value: value is False)
 TRUE: Rule = ("true", lambda value: value is True)
 SAMPLING: Rules = {
-    "top_n_sigma": up_to(0), "xtc_probability": up_to(0), "typical_p": only(1), "dynatemp_range": only(0),
-    "dry_multiplier": only(0), "mirostat": only(0), "adaptive_target": up_to(-1e-9), "min_keep": up_to(1),
-    "n_indent": up_to(0), "t_max_predict_ms": up_to(0), "image_data": ABSENT, "grammar_lazy": FALSE,
+    "dynatemp_range": only(0), "mirostat": only(0), "adaptive_target": up_to(-1e-9), "min_keep": up_to(1),
+    "n_indent": up_to(0), "image_data": ABSENT, "grammar_lazy": FALSE,
     "preserved_tokens": ABSENT, "use_beam_search": FALSE, "bad_words": ABSENT, "allowed_token_ids": ABSENT,
     "include_stop_str_in_output": FALSE, "skip_special_tokens": TRUE, "logits_processors": ABSENT,
     "prompt_logprobs": ("none", lambda value: False),
 }
 """Of llama-server and vLLM: what chooses tokens, or says which are shown."""
-BUDGETS: Rules = {"reasoning_budget_tokens": up_to(-1), "thinking_budget_tokens": up_to(-1)}
 TEMPLATE: Rules = {"chat_template": ("none: the model's own is used", lambda value: False)}
 OPENAI: Rules = {
-    **SAMPLING, **BUDGETS, "moderation": ABSENT, "post_sampling_probs": FALSE, "verbose": FALSE,
+    **SAMPLING, "moderation": ABSENT, "post_sampling_probs": FALSE, "verbose": FALSE,
     "n_probs": ("0: logprobs and top_logprobs say how likely tokens are", lambda value: value == 0),
 }
 CHAT: Rules = {
@@ -54,13 +52,13 @@ FORMS: Rules = {
 """Of chats, which routes of other names and forms don't have."""
 KEPT: Rule = ("none: conversations go on by previous_response_id, or as a whole by input", ABSENT[1])
 RESPONSES: Rules = {
-    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "conversation": KEPT, "prompt": KEPT,
+    **SAMPLING, **TEMPLATE, **FORMS, "conversation": KEPT, "prompt": KEPT,
     "context_management": ABSENT, "moderation": ABSENT, "personality": ABSENT, "image": ABSENT,
     "access_programs": ABSENT,
 }
-NATIVE: Rules = {**SAMPLING, **BUDGETS}
-INFILL: Rules = {name: rule for name, rule in NATIVE.items() if name not in ("n_indent", "t_max_predict_ms")}
-"""Editors send the two with each request. They end a reply earlier; without them it is the same as far as it goes."""
+NATIVE: Rules = SAMPLING
+INFILL: Rules = {name: rule for name, rule in NATIVE.items() if name != "n_indent"}
+"""Editors send it with each request. It ends a reply earlier; without it the reply is the same as far as it goes."""
 EMBEDDINGS: Rules = {"embd_normalize": only(2)}
 RERANK: Rules = {
     "rank_fields": ABSENT, "max_tokens_per_doc": ABSENT, "max_chunks_per_doc": only(1), "softmax": FALSE,
@@ -68,7 +66,7 @@ RERANK: Rules = {
 }
 KEEPS_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
 MESSAGES: Rules = {
-    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "container": ABSENT, "mcp_servers": ABSENT, "thread": ABSENT,
+    **SAMPLING, **TEMPLATE, **FORMS, "container": ABSENT, "mcp_servers": ABSENT, "thread": ABSENT,
     "compaction": ABSENT,
     "context_management": (
         f"edits that keep all: {json.dumps(KEEPS_ALL)}",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from octavo.runtime.grammar.json_schema import without_reference
+from octavo.runtime.sampling.sampler import MOST_TEXT, MOST_TEXTS
 from octavo.server.http.body import plain_arguments
 from octavo.server.routes import refused_fields as refused
 from octavo.server.tool_calls.custom_tools import arguments, parameters
@@ -33,6 +34,13 @@ def joined(texts: Iterable[str]) -> str:
     return "\n".join(filter(None, texts))
 
 
+def short(text: str) -> str:
+    """A text of bounded length. Raises ValueError for a longer one."""
+    if len(text.encode()) > MOST_TEXT:
+        raise ValueError(f"a text has {len(text.encode())} bytes (allowed: up to {MOST_TEXT})")
+    return text
+
+
 def few(most: int) -> BeforeValidator:
     """For an object of up to this many keys, which are counted before any of them is looked at."""
 
@@ -49,7 +57,9 @@ TOKENS = Annotated[list[TOKEN], many(1 << 22, least=1)]
 TOP_K = Annotated[int, Field(ge=-(1 << 31), le=1 << 31, description="0 or less: all tokens")]
 LIMIT = Annotated[int, Field(ge=-2, le=MOST_TOKENS, description="0: only read the prompt; -1: to the context's end")]
 """The most tokens of a reply."""
+SECONDS = Annotated[float, Field(gt=0, le=1e9)]
 STOP = Annotated[str, Field(min_length=1, max_length=1024)]
+SHORT_TEXTS = Annotated[list[Annotated[str, Field(min_length=1), AfterValidator(short)]], many(MOST_TEXTS)]
 
 
 class Body(BaseModel):
@@ -95,6 +105,32 @@ class Sampling(Body):
         None, description="another name of repeat_penalty"
     )
     repeat_last_n: Annotated[int, Field(ge=-1, le=1 << 31)] | None = Field(None, description="-1: the whole context")
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_n_sigma: Annotated[float, Field(ge=-100, le=100)] | None = Field(None, description="0 or less: off")
+    xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+    xtc_threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="above 0.5: off")
+    dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="0: off")
+    dry_base: Annotated[float, Field(ge=1, le=100)] | None = None
+    dry_allowed_length: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    dry_penalty_last_n: Annotated[int, Field(ge=-1, le=1 << 31)] | None = Field(
+        None, description="-1: the whole context; 0: off"
+    )
+    dry_sequence_breakers: SHORT_TEXTS | None = Field(None, description="texts that no repetition goes across")
+    banned_strings: SHORT_TEXTS | None = Field(
+        None, description="texts that the reply may not have, whatever the case of letters a to z"
+    )
+    reasoning_budget: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = Field(
+        None, description="tokens of thinking, after which it is closed; -1: no limit"
+    )
+    reasoning_budget_tokens: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = Field(
+        None, description="another name of reasoning_budget"
+    )
+    thinking_budget_tokens: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = Field(
+        None, description="another name of reasoning_budget"
+    )
+    reasoning_budget_message: Annotated[str, Field(max_length=4096)] | None = Field(
+        None, description="text that thinking is closed with where its budget ends it"
+    )
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = Field(None, description="-1: a random one")
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
     ignore_eos: bool | None = None
@@ -108,6 +144,14 @@ class Sampling(Body):
     )
     samplers: Annotated[list[str], many(64)] | str | None = Field(
         None, description="samplers to apply, in this order; those not named are off"
+    )
+    priority: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)] | None = Field(
+        None, description="lower numbers go first; 0 if left out"
+    )
+    max_time: SECONDS | None = Field(None, description="seconds until the reply ends, the queue included")
+    t_max_predict_ms: Annotated[int, Field(le=1 << 31)] | None = Field(
+        None, description="milliseconds from the first token until the reply ends, once it has a line end; 0 or less: "
+        "no limit"
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="variables of the chat template that are not set otherwise"
