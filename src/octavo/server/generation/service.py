@@ -22,6 +22,7 @@ from octavo.server.engine.client import EngineClient
 from octavo.server.engine.engine_protocol import Info
 from octavo.server.http.api_errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.http.body import Bodies
+from octavo.server.model_name import plain_name
 from octavo.server.routes.metrics import Metrics
 from octavo.server.routes.template_variables import usual_variables
 from octavo.server.serve_options import Limits, ServerOptions
@@ -161,7 +162,8 @@ class Service:
         return self.options.name
 
     def is_called(self, name: str) -> bool:
-        return name == self.options.name or name in self.options.aliases
+        names = (self.options.name, *self.options.aliases)
+        return name in names or plain_name(name) in names
 
     def require_generation(self) -> None:
         if self.info.embeds:
