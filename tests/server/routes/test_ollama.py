@@ -165,6 +165,22 @@ def test_calls_come_whole(model: Model) -> None:
     assert (last["done"], last["done_reason"]) == (True, "stop")
 
 
+def test_a_call_that_is_cut_is_none(model: Model) -> None:
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(request({"messages": ASK, "tools": TOOLS}, "/api/chat"))
+        (one,) = played.asked().ids
+        first, *rest = model.tokenizer.encode('<tool_call>{"name": "weather", "arguments": {"ci', add_special=False)
+        played.say(begun(one, first))
+        played.say(*(EngineOutput(one, token) for token in rest[:-1]), EngineOutput(one, rest[-1], "length"))
+        data = b""
+        with closing(Reader(sock)) as reader:
+            reader.head()
+            while chunk := reader.chunk():
+                data += chunk
+    (last,) = map(json.loads, data.splitlines())
+    assert (last["message"], last["done_reason"]) == ({"role": "assistant", "content": ""}, "length")
+
+
 def test_results_of_calls_are_theirs() -> None:
     """Clients leave out ids, or have those of the server."""
     call = {"function": {"name": "weather", "arguments": {"city": "a"}}}

@@ -26,11 +26,11 @@ class ReplyBlock:
     custom: bool = False
 
     def data(self) -> Any:
-        """A call's arguments as data; nothing where they were cut off."""
+        """A call's arguments as data; None where they were cut off."""
         try:
             return json.loads(self.text)
         except ValueError:
-            return {}
+            return None
 
 
 Change = tuple[Literal["begins", "grows", "ends"], ReplyBlock, str]

@@ -117,7 +117,7 @@ def _block(block: ReplyBlock, *, empty: bool = False) -> dict[str, Any]:
     """A block as a part of a message; `empty` as it begins."""
     text = "" if empty else block.text
     if block.kind == "call":
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": {} if empty else block.data()}
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": {} if empty else block.data() or {}}
     return {"type": "thinking", "thinking": text, "signature": ""} if block.kind == "thinking" else {
         "type": "text", "text": text}
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.runtime.output.thinking import thinking_after
-from octavo.server.generation.content_blocks import Blocks, Change
+from octavo.server.generation.content_blocks import Blocks, Change, ReplyBlock
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.handover import created
 from octavo.server.generation.logprobs import chat_logprobs
@@ -236,8 +236,7 @@ class OllamaReply:
             pass
         blocks = self.blocks.all
         text, thinking = ("".join(one.text for one in blocks if one.kind == kind) for kind in ("text", "thinking"))
-        calls = [self._call(one.name, one.id, one.data()) for one in blocks if one.kind == "call"]
-        return self.common | self._said(text, thinking, calls) | self._end()
+        return self.common | self._said(text, thinking, self._called(blocks)) | self._end()
 
     def _count(self, output: CompletionOutput) -> None:
         """Keep the tokens of an output, and how likely they were until a line tells of it."""
@@ -249,8 +248,8 @@ class OllamaReply:
 
     def _line(self, change: Change) -> bytes:
         what, block, piece = change
-        if what == "ends" and block.kind == "call":
-            said = self._said(calls=[self._call(block.name, block.id, block.data())])
+        if what == "ends" and (calls := self._called([block])):
+            said = self._said(calls=calls)
         elif what == "grows" and block.kind != "call":
             said = self._said(piece) if block.kind == "text" else self._said(thinking=piece)
         else:
@@ -263,9 +262,15 @@ class OllamaReply:
             more["tool_calls"] = list(calls)
         return {"message": {"role": "assistant", "content": text, **more}} if self.chat else {"response": text, **more}
 
-    def _call(self, name: str, call_id: str, arguments: Any) -> dict[str, Any]:
-        index, self._calls = self._calls, self._calls + 1
-        return {"id": call_id, "function": {"index": index, "name": name, "arguments": arguments}}
+    def _called(self, blocks: Sequence[ReplyBlock]) -> list[dict[str, Any]]:
+        """The calls among blocks, but for one that was cut off: its arguments are nothing that a tool could have."""
+        found = []
+        for one in blocks:
+            if one.kind == "call" and (arguments := one.data()) is not None:
+                function = {"index": self._calls, "name": one.name, "arguments": arguments}
+                found.append({"id": one.id, "function": function})
+                self._calls += 1
+        return found
 
     def _likely(self) -> dict[str, Any]:
         told, self._untold = self._untold, []
