@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from octavo.io.hub.download_cache import shown_name
 from octavo.models import read_model
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.engine.placement import GpuLayers, backends_for
+from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, with_adapters
 
 SCHEMA = 1
@@ -48,6 +49,8 @@ class BenchOptions:
     lora: Chosen = ()
     tensor_parallel: int = 1
     pipeline: int = 1
+    n_cpu_moe: CpuExperts = 0
+    override_tensor: Mapping[str, str] | None = None
     command: str = ""
 
 
@@ -88,7 +91,8 @@ def _load(
         tensor_parallel=options.tensor_parallel, pipeline=options.pipeline,
     )
     config = EngineConfig(
-        n_ctx=wanted, max_sequences=sequences, cache_type=options.kv, gpu_layers=layers, pipeline=options.pipeline
+        n_ctx=wanted, max_sequences=sequences, cache_type=options.kv, gpu_layers=layers, pipeline=options.pipeline,
+        overrides=overrides(options.override_tensor, options.n_cpu_moe),
     )
     engine = Engine(model, backends, config)
     engine.lora = options.lora

@@ -58,6 +58,9 @@ OPTIONS = (
            "--ctx --context --n-ctx --context-length --max-seq-len --max-seq-length"),
     Option("--threads -t", "N", "-t --threads", "num_thread", python="load(threads=)", also="--n-threads"),
     Option("--gpu-layers -ngl", "N", "-ngl --n-gpu-layers", "num_gpu", python="load(gpu_layers=)"),
+    Option("--n-cpu-moe -ncmoe", "N", "-ncmoe --n-cpu-moe", python="load(n_cpu_moe=)"),
+    Option("--cpu-moe -cmoe", "", "-cmoe --cpu-moe", python='load(n_cpu_moe="all")'),
+    Option("--override-tensor -ot", "REGEX=DEVICE", "-ot --override-tensor", python="load(override_tensor=)"),
     Option("--tensor-parallel -tp", "N", vllm="--tensor-parallel-size", hugging_face="--num-shard",
            python="load(tensor_parallel=)", also="--tp"),
     Option("--pipeline -pp", "N", vllm="--pipeline-parallel-size", python="load(pipeline=)", also="--pp"),
@@ -66,6 +69,8 @@ OPTIONS = (
            python="load(cache_type=)", also="--kv --kv-cache-type"),
     Option("--weight-cache --no-weight-cache", "", python="load(weight_cache=)"),
     Option("--attention", "KIND", python="load(attention=)"),
+    Option("--draft -md", "MODEL", "-md --model-draft", python="load(draft=)", also="--draft-model"),
+    Option("--speculate", "KIND", python="load(speculate=)"),
     Option("--lora", "ADAPTER[=SCALE]", "--lora --lora-scaled", "ADAPTER", python="load(lora=)",
            also="--adapter --adapter-path"),
     Option("--offline", "", "--offline", hugging_face="HF_HUB_OFFLINE"),
@@ -96,7 +101,6 @@ OF_SERVE = (
     Option("--max-sequences -np", "N", "-np --parallel", "OLLAMA_NUM_PARALLEL", "--max-num-seqs",
            python="load(max_sequences=)"),
     Option("--kv-memory", "BYTES", vllm="--kv-cache-memory-bytes --kv-cache-memory", python="load(kv_memory=)"),
-    Option("--speculate", "KIND", python="load(speculate=)"),
     Option("--deterministic", "", python="load(deterministic=)"),
     Option("--itl-target", "SECONDS"),
     Option("--queue", "N", "", "OLLAMA_MAX_QUEUE"),
@@ -185,8 +189,8 @@ ANSWERED = {
     "-b --batch-size -ub --ubatch-size --num-batch --max-num-batched-tokens --enable-chunked-prefill": "prompts are "
     "cut into steps by themselves: leave it out, or see --itl-target of `octavo serve`",
     "-nkvo --no-kv-offload -kvu --kv-unified": "keys and values are where their layers are: --gpu-layers",
-    "-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe --cpu-offload-gb --device-map": "--gpu-layers says how "
-    "many layers are on the GPU",
+    "--cpu-offload-gb --device-map": "--gpu-layers says how many layers are on the GPU, --n-cpu-moe how many of them "
+    "have their experts on the CPU",
     "-sm --split-mode -ts --tensor-split -mg --main-gpu --sharded": "CUDA_VISIBLE_DEVICES says which GPUs; --pipeline "
     "gives each some of the layers, --tensor-parallel a part of each layer",
     "--gpu-memory-utilization --cuda-memory-fraction --swap-space": "--kv-memory of `octavo serve` says how much the "
@@ -213,8 +217,8 @@ ANSWERED = {
     "--trust-remote-code": "a checkpoint's code is never run: leave it out",
     "--lora-modules": "--lora ADAPTER loads one, by the name of its file",
     "--generation-config --override-generation-config": "--temp, --top-k and others of `octavo serve` say it",
-    "-md --model-draft --draft --draft-max --draft-min --speculative-config --num-speculative-tokens": "there are no "
-    "draft models; --speculate of `octavo serve` takes drafts from a reply's own text",
+    "--draft-max --draft-min --draft-n --draft-p-min --speculative-config --num-speculative-tokens": "--draft MODEL "
+    "says which model drafts; how many tokens pay is measured while it runs",
     "--mmproj --image --audio": "pictures and sounds can't be read",
     "--tokenizer --tokenizer-name": "the model's file or folder has it: leave it out",
     "--kl-divergence --kl-divergence-base": "`octavo eval kl MODEL TEXT --base MODEL` compares with another model",

@@ -19,6 +19,7 @@ from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.runtime.engine.placement import GpuLayers
+    from octavo.runtime.engine.tensor_overrides import CpuExperts
 
 place_option = partial(typer.Option, rich_help_panel="Where to run")
 """An option of where to run."""
@@ -45,6 +46,20 @@ Layers = Annotated[
           help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit (default: with --device "
           "auto what fits, with gpu all)."),
 ]
+CpuMoe = Annotated[
+    bool, place_option("--cpu-moe", "-cmoe", help="The experts of all layers are on the CPU, all else is on the GPU.")
+]
+NCpuMoe = Annotated[
+    int,
+    place_option("--n-cpu-moe", "-ncmoe", metavar="N",
+                 help="The experts of the first N layers are on the CPU (default: as few as it takes to fit)."),
+]
+OverrideTensor = Annotated[
+    list[str] | None,
+    place_option("--override-tensor", "-ot", metavar="REGEX=DEVICE",
+                 help="Weights in whose names REGEX is found are on DEVICE, cpu or gpu; may be repeated, the first "
+                 "that is found counts."),
+]
 TensorParallel = Annotated[
     int,
     place_option("--tensor-parallel", "-tp", metavar="N",
@@ -66,7 +81,16 @@ Lora = Annotated[
     place_option(metavar="ADAPTER[=SCALE]",
           help="A LoRA adapter for the model: a GGUF file, a PEFT folder or ORG/REPO of the hub; may be repeated."),
 ]
-
+Draft = Annotated[
+    str | None,
+    typer.Option("--draft", "-md", metavar="MODEL", rich_help_panel="Speculative decoding",
+                 help="A smaller model of the same vocabulary, which drafts replies; they stay the same."),
+]
+Speculation = Annotated[
+    Literal["auto", "lookup", "draft", "off"],
+    typer.Option("--speculate", rich_help_panel="Speculative decoding",
+                 help="Where drafts come from: the reply's own text, --draft, or auto: both (on a GPU only --draft)."),
+]
 
 RAY_ADDRESS_HELP = "The Ray cluster for replicas: HOST:PORT, auto (this machine's) or local (started for this command)."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -80,6 +104,9 @@ class Place:
 
     device: Device = "auto"
     layers: Layers = None
+    cpu_moe: CpuMoe = False
+    n_cpu_moe: NCpuMoe = 0
+    override_tensor: OverrideTensor = None
     threads: Threads = None
     tensor_parallel: TensorParallel = 1
     pipeline: Pipeline = 1
@@ -94,7 +121,24 @@ class Place:
         return {
             "device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers),
             "tensor_parallel": self.tensor_parallel, "pipeline": self.pipeline,
+            "n_cpu_moe": self.cpu_experts, "override_tensor": self.overrides,
         }
+
+    @property
+    def cpu_experts(self) -> CpuExperts:
+        """How many layers have their experts on the CPU."""
+        return "all" if self.cpu_moe else self.n_cpu_moe
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """The devices of weights by expressions. Raises UsageError for one that is not REGEX=DEVICE."""
+        found = dict[str, str]()
+        for each in self.override_tensor or ():
+            pattern, equals, device = each.rpartition("=")
+            if not equals:
+                raise UsageError(f"--override-tensor is {each!r} (allowed: REGEX=DEVICE, such as exps=cpu)")
+            found.setdefault(pattern, device)
+        return found
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from octavo.calibrate.fold.fold import ChangedFile, TensorChanges
 from octavo.evals.windows import LEAST_CONTEXT, outputs_for
@@ -13,6 +14,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime import EngineConfig, Model, open_model, resolve
 from octavo.runtime.engine.placement import GpuLayers, backends_for
+from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.loading import open_generating
 from octavo.runtime.lora_adapters import Lora, chosen, located
 
@@ -40,7 +42,8 @@ def open_subject(
     path: str | os.PathLike[str], context: int, *, device: str = "auto", threads: int | None = None,
     cache_type: CacheType = "f16", gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
     fuse: bool = True, lora: Lora | None = None, tensor_parallel: int = 1,
-    pipeline: int = 1, weight_cache: bool = True, floats: bool = False,
+    pipeline: int = 1, weight_cache: bool = True, floats: bool = False, n_cpu_moe: CpuExperts = 0,
+    override_tensor: Mapping[str, str] | None = None,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
@@ -57,7 +60,7 @@ def open_subject(
     config = EngineConfig(
         n_ctx=context, n_batch=min(context, LARGEST_BATCH), cache_type="f32" if floats else cache_type,
         n_outputs=outputs_for(n_vocab, context), fuse=fuse, gpu_layers=layers, pipeline=pipeline,
-        weight_cache=weight_cache and not floats,
+        weight_cache=weight_cache and not floats, overrides=overrides(override_tensor, n_cpu_moe),
     )
     return open_model(file, backends, config, adapters)
 

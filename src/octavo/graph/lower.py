@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from octavo.graph.fuse import RULES, Replacements, quantize_activations, quantize_results, replace
@@ -34,17 +34,49 @@ def _replaced(
 ) -> Graph:
     """The graph with those replacements that the backend of the old node wants.
 
-    Attention whose cache another layer has elsewhere stays as it is.
+    Attention whose cache another layer has elsewhere stays as it is, and so does what would be made of nodes of several
+    backends.
     """
     if not found:
         return graph
     where, _ = assign(graph, backends, place)
+    found = _of_one_backend(graph, found, where)
 
     def fits(at: int, new: Node) -> bool:
         caches = new.inputs[1:3] if new.op == "attention" else ()
         return wants(backends[at], new) and all(where.get(id(cache), at) == at for cache in caches)
 
     return replace(graph, {old: new for old, new in found.items() if fits(where[old], new)})
+
+
+def _of_one_backend(graph: Graph, found: Replacements, where: Mapping[int, int]) -> Replacements:
+    """Those replacements of which each new node stands for old ones of the same backend."""
+    if len({*where.values()}) == 1:
+        return found
+    old, new, backends = {id(n) for n in graph.nodes}, dict[int, list[int]](), dict[int, set[int]]()
+    for node in (n for n in graph.nodes if id(n) in found):
+        made, read = list[int](), set[int]()
+        waiting = [found[id(node)]]
+        while waiting:
+            each = waiting.pop()
+            if id(each) in old:
+                read.add(id(each))
+            else:
+                made.append(id(each))
+                waiting += each.inputs
+        new[id(node)] = made
+        stood_for = [node, *_between(node, read)]
+        for each_new in made:
+            backends.setdefault(each_new, set()).update(where[id(n)] for n in stood_for)
+    return {node: found[node] for node, made in new.items() if all(len(backends[each]) == 1 for each in made)}
+
+
+def _between(node: Node, read: Collection[int]) -> Iterator[Node]:
+    """What a node is made of, down to what is `read`."""
+    for source in node.inputs:
+        if id(source) not in read and not source.is_leaf:
+            yield source
+            yield from _between(source, read)
 
 
 def _fuses(name: str, backend: Backend, new: Node) -> bool:

@@ -1,14 +1,15 @@
 """Schedule: which backend runs each node, where it changes, and where in memory each value lies.
 
 A node runs where its weights were placed, if that backend supports it, and else on the first that does; a node without
-weights stays where the last of its inputs was made. Activations are quantized where they are read, since each backend
-has a layout of its own for them. Runs of nodes on one backend are a split; values that cross a seam are copied. Values
-that are never alive at the same time share memory.
+weights stays where the last of its inputs was made, but on a device if one made as much of them as the host.
+Activations are quantized where they are read, since each backend has a layout of its own for them. Runs of nodes on one
+backend are a split; values that cross a seam are copied. Values that are never alive at the same time share memory.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,7 +17,7 @@ from itertools import groupby
 from octavo.errors import GraphError
 from octavo.graph.node import Graph, Node, Sizes, bind
 from octavo.graph.ops import ALIASES, apply
-from octavo.graph.protocol import Backend
+from octavo.graph.protocol import AsyncBackend, Backend
 
 log = logging.getLogger("octavo")
 
@@ -114,14 +115,23 @@ def assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dic
     fallbacks: dict[str, None] = {}
     step, of_inputs = {id(n): i for i, n in enumerate(graph.nodes)}, _of_inputs(graph)
     users = graph.users()
+    devices = {i for i, backend in enumerate(backends) if isinstance(backend, AsyncBackend)}
 
     def meant_for(node: Node) -> int:
         """Where a node belongs: with its weights, or where the last of its inputs was made that is not of inputs."""
         weights = [place(i, node) for i in node.inputs if i.op == "weight" and not i.attrs.get("constant")]
         if weights:
             return weights[0]
-        made = [s for s in map(_whole, node.inputs) if not s.is_leaf and id(s) not in of_inputs]
-        return chosen[id(max(made, key=lambda n: step[id(n)]))] if made else 0
+        made = [(i, s) for i, s in ((i, _whole(i)) for i in node.inputs) if not s.is_leaf and id(s) not in of_inputs]
+        if not made:
+            return 0
+        here = {chosen[id(s)] for _, s in made}
+        if here <= devices or not here & devices:
+            return chosen[id(max((s for _, s in made), key=lambda n: step[id(n)]))]
+        values = [0] * len(backends)
+        for i, s in made:
+            values[chosen[id(s)]] += math.prod(size for size in i.shape if isinstance(size, int))
+        return max(range(len(backends)), key=lambda b: (values[b], b in devices))
 
     for node in graph.nodes:
         if node.is_leaf or id(node) in chosen:

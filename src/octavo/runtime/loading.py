@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Never, get_args
 
 from octavo.errors import ModelError
@@ -15,16 +15,19 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.argument_checks import choice, flag, number, require_known
-from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate, usual_speculation
+from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate
+from octavo.runtime.engine.engine_config import speculation
 from octavo.runtime.engine.placement import GpuLayers, backends_for
+from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
+from octavo.runtime.speculation.open_draft import open_draft
 from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, require_generating
 from octavo.text import Tokenizer
 
-LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora", "tensor_parallel", "pipeline", "step_timeout",
-                "weight_cache")
+LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "n_cpu_moe", "override_tensor",
+                "max_sequences", "kv_memory", "speculate", "draft", "deterministic", "attention", "lora",
+                "tensor_parallel",                 "pipeline", "step_timeout", "weight_cache")
 MOST_SECONDS = 1e9
 
 
@@ -37,9 +40,12 @@ def load(
     cache_type: CacheType = "f16",
     strict: bool = False,
     gpu_layers: GpuLayers | None = None,
+    n_cpu_moe: CpuExperts = 0,
+    override_tensor: Mapping[str, str] | None = None,
     max_sequences: int = 1,
     kv_memory: int | None = None,
-    speculate: Speculate | None = None,
+    speculate: Speculate = "auto",
+    draft: str | os.PathLike[str] | None = None,
     deterministic: bool = False,
     attention: Attention = "exact",
     lora: Lora | None = None,
@@ -49,7 +55,7 @@ def load(
     weight_cache: bool = True,
     **other: Never,
 ) -> Model:
-    """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
+    r"""Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
 
     path           of the file or folder, or "demo" for the model that comes with Octavo; or a file that is open, which
                    the model closes
@@ -60,10 +66,15 @@ def load(
     strict         a part that can't run on the device is an error instead of running elsewhere
     gpu_layers     how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
                    many as its memory holds (default: auto with device "auto", all with "gpu")
+    n_cpu_moe      how many of the first layers have their experts on the CPU, or "all", while all else is on the GPU
+                   (default: as few as it takes, where the GPU's memory is too small for all layers)
+    override_tensor  the devices of weights in whose names an expression is found, as {r"blk\.3\.ffn": "cpu"}; the
+                   first that is found counts, before `n_cpu_moe`; on "gpu" they are with their layer
     max_sequences  how many replies are made at a time, see `generate_many`; the cache holds n_ctx tokens for each
     kv_memory      bytes of the cache, which replies share as they need it
-    speculate      "lookup": steps verify what replies may go on with, as their own text did before;
-                   or "off" (default: lookup on the CPU)
+    speculate      "lookup": steps verify what replies may go on with, as their own text did before; "draft": what a
+                   draft model says; "off"; or "auto" (default): both, but on a GPU no lookup
+    draft          a smaller model of the same vocabulary, which drafts replies; a path, or "demo"
     deterministic  on a GPU, or a CPU with matrix tiles, too a reply is the same whatever others are made beside it,
                    which takes longer; on other CPUs it always is
     attention      "exact", or "int8" or "fp8" for attention of prompts by products of 8-bit numbers, on a GPU of
@@ -88,8 +99,7 @@ def load(
     choice("attention", attention, get_args(Attention))
     number("step_timeout", step_timeout, 0.0, MOST_SECONDS)
     adapters = located(chosen(lora))
-    if speculate is not None:
-        choice("speculate", speculate, get_args(Speculate))
+    choice("speculate", speculate, get_args(Speculate))
     backends, layers = backends_for(
         device, threads, gpu_layers, deterministic=deterministic, attention=attention,
         tensor_parallel=tensor_parallel, pipeline=pipeline, step_timeout=step_timeout,
@@ -100,12 +110,13 @@ def load(
         strict=strict,
         gpu_layers=layers,
         pipeline=pipeline,
+        overrides=overrides(override_tensor, n_cpu_moe),
         max_sequences=max_sequences,
         kv_memory=kv_memory,
-        speculate=usual_speculation(backends[0]) if speculate is None else speculate,
+        speculate=speculation(speculate, backends[0], draft),
         weight_cache=weight_cache,
     )
-    return open_model(path, backends, config, adapters)
+    return open_model(path, backends, config, adapters, draft)
 
 
 def open_generating(path: str | os.PathLike[str]) -> GGUFFile:
@@ -120,21 +131,23 @@ def open_generating(path: str | os.PathLike[str]) -> GGUFFile:
 
 
 def open_model(
-    path: str | os.PathLike[str] | GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()
+    path: str | os.PathLike[str] | GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = (),
+    draft: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Load a model, or "demo", with adapters into an engine of this configuration; see `load`."""
     file = path if isinstance(path, GGUFFile) else open_model_file(resolve(path))
-    return model_of(file, backends, config, lora)
+    return model_of(file, backends, config, lora, draft=draft)
 
 
 def model_of(
     file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = (),
-    before: Callable[[Engine], None] = lambda engine: None,
+    before: Callable[[Engine], None] = lambda engine: None, draft: str | os.PathLike[str] | None = None,
 ) -> Model:
     """The model in an open file, with adapters, loaded into an engine; `before` is called before weights are read.
 
-    The file is the model's, and is closed where this fails.
+    The file is the model's, and is closed where this fails. `draft` names its draft model.
     """
+    drafting = None
     try:
         architecture = with_adapters(read_model(file), lora)
         tokenizer = Tokenizer.from_gguf(file)
@@ -145,11 +158,16 @@ def model_of(
             )
         engine = _engine(architecture, backends, config)
         engine.lora = lora
+        drafting = None if draft is None else open_draft(draft, engine, tokenizer)
         before(engine)
         engine.load()
-        return Model(file, engine, tokenizer, lora)
+        if drafting is not None:
+            drafting.load()
+        return Model(file, engine, tokenizer, lora, drafting)
     except BaseException:
         file.close()
+        if drafting is not None:
+            drafting.model.file.close()
         raise
 
 
@@ -159,5 +177,5 @@ def _engine(model: ModelSpec, backends: Sequence[Backend], config: EngineConfig)
         return Engine(model, backends, config)
     return embedding_engine(
         model, backends, n_ctx=config.n_ctx, gpu_layers=config.gpu_layers, pipeline=config.pipeline,
-        strict=config.strict,
+        strict=config.strict, overrides=config.overrides,
     )

@@ -22,6 +22,7 @@ from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.engine.engine_limits import context_of
 from octavo.runtime.engine.placement import GpuLayers, Pipeline
+from octavo.runtime.engine.tensor_overrides import Overrides
 from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.token_vectors import VectorSteps, whole
 from octavo.text import Tokenizer
@@ -91,14 +92,15 @@ def require_generating(model: ModelSpec) -> None:
 
 def embedding_engine(
     model: ModelSpec, backends: Sequence[Backend], *, n_ctx: int | None = None, gpu_layers: GpuLayers = "all",
-    pipeline: Pipeline = 1, strict: bool = False,
+    pipeline: Pipeline = 1, strict: bool = False, overrides: Overrides = (),
 ) -> Engine:
     """An engine whose steps give vectors of tokens; a text is in one step, which has room for several."""
     n_ctx = context_of(model, n_ctx)
     step = max(n_ctx, STEP)
     config = EngineConfig(
         n_ctx=n_ctx, n_batch=step, n_outputs=step, max_sequences=SEQUENCES, cache_type="f32", strict=strict,
-        gpu_layers=gpu_layers, pipeline=pipeline, embeds=True, n_pages=-(-step // PAGE_SIZE) + SEQUENCES,
+        gpu_layers=gpu_layers, pipeline=pipeline, overrides=overrides, embeds=True,
+        n_pages=-(-step // PAGE_SIZE) + SEQUENCES,
     )
     return Engine(model, backends, config)
 

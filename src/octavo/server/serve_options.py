@@ -44,7 +44,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 than `max_sequences` of `n_ctx` tokens take
     itl_target  seconds from one token of a reply to the next that prompts of others may not lengthen; 0: no bound;
                 None for 0.25 on the CPU and 0.025 on a GPU
-    speculate   where drafts of replies come from; None for "lookup" on the CPU and "off" on a GPU
+    speculate   where drafts of replies come from; None for "auto"
+    draft       the path of a draft model
     embeddings  a model that generates also gives vectors of texts
     deterministic  the text of a reply does not depend on what else is computed, on a GPU or with AMX too
     lora        paths of adapters, with what each is multiplied by
@@ -61,11 +62,14 @@ class EngineOptions(msgspec.Struct, frozen=True):
     threads: int | None = None
     cache_type: Literal["f16", "f32", "q8_0", "int8", "fp8", "int4"] = "f16"
     gpu_layers: int | str | None = None
+    n_cpu_moe: int | Literal["all"] = 0
+    override_tensor: tuple[tuple[str, str], ...] = ()
     max_sequences: int = 32
     kv_memory: int | None = None
     itl_target: float | None = None
     embeddings: bool = False
-    speculate: Literal["lookup", "off"] | None = None
+    speculate: Literal["auto", "lookup", "draft", "off"] | None = None
+    draft: str | None = None
     deterministic: bool = False
     attention: Literal["exact", "int8", "fp8"] = "exact"
     lora: tuple[tuple[str, float], ...] = ()

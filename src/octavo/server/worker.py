@@ -96,7 +96,8 @@ class EngineLoop:
         self._send = send
         self.core = None
         if not model.engine.config.embeds:
-            self.core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=itl_target)
+            n_known = model.tokenizer.n_vocab
+            self.core = EngineCore(model.engine, n_known=n_known, itl_target=itl_target, draft=model.draft)
         self.side = SideWork(model, self.core, send, embeddings=embeddings)
         self.kv_events: Publisher | None = None
         self._grammars = Grammars(model.tokenizer)
@@ -259,8 +260,8 @@ class EngineLoop:
             prefill = Prefill(reply.request.cached, len(reply.request.prompt), now - first, first - reply.added)
         if (why := reply.request.failure) is not None:
             error = (type(why).__name__, str(why))
-        drafter = reply.request.drafter
-        drafted = (drafter.drafted, drafter.accepted) if output.finish_reason is not None and drafter.drafted else None
+        drafts = reply.request.drafts
+        drafted = (drafts.drafted, drafts.accepted) if output.finish_reason is not None and drafts.drafted else None
         return EngineOutput(reply.id, output.token, output.finish_reason, output.logprobs, prefill, error, drafted)
 
 

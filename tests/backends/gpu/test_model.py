@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from octavo.models import read_model
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.engine.tensor_overrides import overrides
 from tests.backends.row_products import nmse
 from tests.models.checkpoints import CASES, make, metadata, stored
 from tests.models.table import saved
@@ -73,10 +75,14 @@ def test_windows(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen3", "qwen3moe"])
+@pytest.mark.parametrize(
+    ("name", "placed"),
+    [("qwen3", {"gpu_layers": 1}), ("qwen3moe", {"gpu_layers": 1}), ("qwen3moe", {"overrides": overrides(None, 1)}),
+     ("qwen3moe", {"overrides": overrides(None, "all")})],
+)
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
-def test_some_layers_on_the_cpu(tmp_path: Path, name: str) -> None:
+def test_some_layers_or_experts_on_the_cpu(tmp_path: Path, name: str, placed: dict[str, Any]) -> None:
     """Both backends quantize activations, each in a layout of its own, and keep the caches of their layers."""
     case = CASES[name]
     model = make(case)
@@ -84,7 +90,7 @@ def test_some_layers_on_the_cpu(tmp_path: Path, name: str) -> None:
     with GGUFFile.open(tmp_path / "m.gguf") as file:
         backends = [GpuBackend(), CpuBackend(threads=1)]
         alone = Engine(read_model(file), backends[1:], EngineConfig(n_ctx=64)).logits(TOKENS)
-        engine = Engine(read_model(file), backends, EngineConfig(n_ctx=64, strict=True, gpu_layers=1))
+        engine = Engine(read_model(file), backends, EngineConfig(n_ctx=64, strict=True, **placed))
         assert {0, 1} == {split.backend for split in engine.schedule.splits}
         both = engine.logits(TOKENS)
     assert float(((both - alone) ** 2).mean()) / float((alone.astype(np.float64) ** 2).mean()) < 1e-3

@@ -15,7 +15,7 @@ from octavo.runtime.sampling.processors import LogitsProcessor, RepeatPenalty, R
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.sampling.token_counts import CountedText, CountedWindow
 from octavo.runtime.scheduler.request import Request
-from octavo.runtime.scheduler.speculation import _after_draft
+from octavo.runtime.speculation.drafted_request import after_draft
 
 N_PROMPT = 5
 KINDS: list[LogitsProcessor] = [
@@ -93,5 +93,5 @@ def test_a_token_costs_the_same_in_a_long_reply(kind: LogitsProcessor, monkeypat
 
 def test_drafts_are_counted_on_from_their_request() -> None:
     request = Request([1, 2, 3], make_sampler(SamplingParams(presence_penalty=1)))
-    assert _after_draft(request, [4]).tokens == [1, 2, 3, 4]
-    assert _after_draft(request, [4]).tokens.base is request.tokens
+    assert after_draft(request, [4]).tokens == [1, 2, 3, 4]
+    assert after_draft(request, [4]).tokens.base is request.tokens

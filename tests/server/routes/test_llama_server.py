@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.runtime import Model
-from octavo.runtime.scheduler.speculation import Speculator
+from octavo.runtime.speculation.draft_lengths import StepCosts
 from tests.server.live_server import Server, events, running_model
 
 TEXT = "What is 12 times 7?"
@@ -236,7 +236,7 @@ def test_openapi(server: Server) -> None:
 
 def test_drafts_are_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A grammar that forces what comes has drafts, unless a busy machine compiles it late."""
-    monkeypatch.setattr(Speculator, "_cost_in_tokens", lambda *_: 0.0)
+    monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
     body = {"prompt": "x", "grammar": 'root ::= "one two three four five six seven"'}
     replies = (server.post("/completion", **body)["timings"] for _ in range(10))
     told = next(timings for timings in replies if "draft_n_accepted" in timings)

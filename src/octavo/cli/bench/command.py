@@ -81,7 +81,8 @@ def model(
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
         device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),
         lora=tuple(adapters(where.lora, offline).items()), tensor_parallel=where.tensor_parallel,
-        pipeline=where.pipeline, command=shortened(["octavo", *sys.argv[1:]]),
+        pipeline=where.pipeline, n_cpu_moe=where.cpu_experts, override_tensor=where.overrides,
+        command=shortened(["octavo", *sys.argv[1:]]),
     )
     if output is not None and not os.path.isdir(output):
         require_target(output)

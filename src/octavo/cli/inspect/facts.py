@@ -239,6 +239,8 @@ def headline(model: Model) -> str:
         cards = f"{len(counts)} x {name}" if len(counts) > 1 else name
         where = f"{cards} ({' + '.join(map(str, counts))} of {n_layer} layers)"
         where += " and cpu" * (engine.gpu_layers < n_layer)
+    if engine.cpu_experts:
+        where += f", experts of {engine.cpu_experts} layers on cpu"
     return (
         f"{name_of(model.file)}: {engine.model.hparams.arch}, {short_count(parameters)} parameters, "
         f"{file_type(model.file)}; "

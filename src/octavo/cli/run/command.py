@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Context, SamplingFlags, Where, sampling_option
+from octavo.cli.options import Context, Draft, SamplingFlags, Speculation, Where, sampling_option
 from octavo.cli.run.prompt_input import whole_prompt
 from octavo.errors import ContextFullError, UsageError
 from octavo.progress import on_terminal
@@ -79,8 +79,8 @@ def run(
     prompt_file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Append this file to the prompt.")
     ] = None,
-    *, reply: ReplyOptions, sampled: SeededSampling, ctx: Context = None, where: Where, offline: Offline = False,
-    output: OutputOptions,
+    *, reply: ReplyOptions, sampled: SeededSampling, ctx: Context = None, where: Where, draft: Draft = None,
+    speculate: Speculation = "auto", offline: Offline = False, output: OutputOptions,
 ) -> None:
     """Run a model: `octavo run demo "What is 12 times 7?"`.
 
@@ -100,7 +100,8 @@ def run(
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
     with on_terminal():
-        loaded = load(open_generating(path), n_ctx=ctx, **where.given(offline))
+        drafts = None if draft is None else local(draft, offline)
+        loaded = load(open_generating(path), n_ctx=ctx, draft=drafts, speculate=speculate, **where.given(offline))
     if not gc.isenabled():  # as the command begins; what is there by now stays
         gc.freeze()
         gc.enable()

@@ -138,6 +138,8 @@ def serve(
     launched = launch() if replicas.replicas is None else None
     with closing(launched) if launched is not None else nullcontext():
         path = local(model, offline)
+        if limits.draft is not None:
+            limits.draft = local(limits.draft, offline)
         lora = tuple(adapters(where.lora, offline).items())
         engine, server = (
             replace(

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.options import Where, gpu_layers
+from octavo.cli.options import Draft, Speculation, Where, gpu_layers
 from octavo.cli.serve.defaults import Defaults
 from octavo.errors import UsageError
 
@@ -79,11 +79,8 @@ class EngineLimits:
         limit_option(metavar="BYTES",
                      help="Memory of the KV cache, e.g. 4G (default: a quarter of what is free, half on a GPU)."),
     ] = None
-    speculate: Annotated[
-        Literal["lookup", "off"] | None,
-        limit_option(help="Speculative decoding: drafts from a reply's own text (default: lookup on the CPU, off on a "
-                     "GPU)."),
-    ] = None
+    draft: Draft = None
+    speculate: Speculation = "auto"
     deterministic: Annotated[
         bool, limit_option("--deterministic", help="On a GPU or with AMX too, replies don't depend on others; slower.")
     ] = False
@@ -126,9 +123,10 @@ def engine_options(
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
         gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=itl_target,
         kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=embeddings,
-        speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
+        speculate=limits.speculate, draft=limits.draft, deterministic=limits.deterministic, attention=where.attention,
         lora=lora, tensor_parallel=where.tensor_parallel, pipeline=where.pipeline, step_timeout=limits.step_timeout,
-        weight_cache=where.weight_cache,
+        weight_cache=where.weight_cache, n_cpu_moe=where.cpu_experts,
+        override_tensor=tuple(where.overrides.items()),
     )
 
 

@@ -23,7 +23,8 @@ from octavo.runtime.scheduler.async_scheduling import AsyncScheduler, InFlightSt
 from octavo.runtime.scheduler.prefill_budget import MIN_CHUNK, PrefillBudget
 from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.runtime.scheduler.scheduler import ScheduledStep, Scheduler
-from octavo.runtime.scheduler.speculation import Drafts, Speculator
+from octavo.runtime.speculation.draft_model import DraftModel, drafters
+from octavo.runtime.speculation.verification import Drafts, Speculator
 
 log = logging.getLogger("octavo")
 
@@ -36,11 +37,14 @@ class EngineCore:
 
     n_known     tokens of the vocabulary: logits beyond these are never sampled
     itl_target  target for the seconds between two tokens of a reply while prompts of others are computed; 0: none
+    draft       the engine of a smaller model of the same vocabulary, which drafts replies
 
     `step` is for one thread at a time. Any thread may `add` and `cancel`.
     """
 
-    def __init__(self, engine: Engine, *, n_known: int | None = None, itl_target: float = 0.0) -> None:
+    def __init__(
+        self, engine: Engine, *, n_known: int | None = None, itl_target: float = 0.0, draft: Engine | None = None
+    ) -> None:
         self.engine = engine
         self.n_known = engine.model.hparams.n_vocab if n_known is None else n_known
         self.sampler = StepSampler(engine, self.n_known)
@@ -49,8 +53,10 @@ class EngineCore:
         engine.pool.call_when_short(self._make_room)
         self.async_scheduler = AsyncScheduler(self.scheduler, self.sampler)
         # A wrong draft can't be taken back out of a state.
-        drafts = engine.config.speculate == "lookup" and engine.pool.states is None
-        self.speculator = Speculator(self.sampler, budget) if drafts else None
+        lookup, model = drafters(engine, draft)
+        drafts = (lookup or model) and engine.pool.states is None
+        drafter = DraftModel(draft, self.n_known) if model and draft is not None else None
+        self.speculator = Speculator(self.sampler, budget, drafter, lookup=lookup) if drafts else None
         self.draining = False
         self.warming: WarmUp | None = None
         """Captures sizes of steps in advance, as long as some are missing."""
@@ -167,16 +173,20 @@ class EngineCore:
             step = replace(last.step, ended=tuple(self.scheduler.drop_cancelled()))
         if not step.parts:
             return list(step.ended)
-        if self.speculator is not None:
+        ahead = self.speculator is None or self.speculator.rests(step.num_decodes)
+        if self.speculator is not None and (ahead or last is not None):
+            self.speculator.skip(step.num_decodes)
+        elif self.speculator is not None:
             drafts = self.speculator.drafts(step)
             outputs = self._commit_drafts(self.speculator, step, drafts) if drafts else None
             if outputs is not None:
                 return [*step.ended, *outputs]
-        if last is None and self.speculator is None:  # drafts are made of tokens, which have to be known
+        if last is None and ahead:  # drafts are made of tokens, which have to be known
             last = self.async_scheduler.launch(step)
         sampled = None
         if last is not None:
-            self._launch_ahead(last, prompts)
+            if ahead:
+                self._launch_ahead(last, prompts)
             done, sampled = self.async_scheduler.sampled(last)
             step = replace(done, ended=step.ended)
         if sampled is None:  # nothing was launched, or the device could not sample
@@ -266,6 +276,8 @@ class EngineCore:
         outputs = self.scheduler.commit(step, {r: s.token for r, s in tokens.items()}, failed)
         self._counts["generated"] += n
         for output in outputs:
+            if output.finish_reason is not None and self.speculator is not None:
+                self.speculator.ended(output.request)
             if output.request.logprobs is not None and output.request in tokens:
                 output.logprobs = tokens[output.request].logprobs
         return outputs

@@ -48,7 +48,7 @@ from octavo.runtime.engine.captured_sizes import (
     pad_to_bucket,
     size_of,
 )
-from octavo.runtime.engine.engine_config import EngineConfig, Speculate, usual_speculation
+from octavo.runtime.engine.engine_config import EngineConfig, Speculate
 from octavo.runtime.engine.engine_limits import cache_pages, context_of, require_context, require_heads, step_limits
 from octavo.runtime.engine.kept_weights import keeping_weights
 from octavo.runtime.engine.kernels_ahead import compile_ahead
@@ -60,7 +60,7 @@ from octavo.runtime.sampling.draw import DeviceDraws
 from octavo.runtime.sampling.processors import DeviceAdjustments
 from octavo.runtime.sampling.top_k import DRAWN, LOGITS
 
-__all__ = ["Engine", "EngineConfig", "Speculate", "usual_speculation"]
+__all__ = ["Engine", "EngineConfig", "Speculate"]
 
 if TYPE_CHECKING:
     from octavo.runtime.parallel.group import RankGroup
@@ -70,9 +70,9 @@ class Engine:
     """Runs steps: `step` appends tokens to sequences and returns logits. An `EngineCore` gets tokens from it.
 
     `backends` are in order of preference; the first is where weights are placed, or the first few are, of a pipeline,
-    unless `config` or `place` says otherwise. `gpu_layers` is how many layers lie there, `stages` how many on each. Any
-    thread may call: steps wait for each other. They are computed in `thread`, or by who has `lock`. A sequence is for
-    one thread at a time.
+    unless `config` or `place` says otherwise. `gpu_layers` is how many layers lie there, `stages` how many on each, and
+    `cpu_experts` how many of them have experts on the host. Any thread may call: steps wait for each other. They are
+    computed in `thread`, or by who has `lock`. A sequence is for one thread at a time.
     """
 
     def __init__(
@@ -170,9 +170,10 @@ class Engine:
         config = self.config
         self._placement = Placement(
             graph, self.model.hparams.n_layer, self.backends, self.limits, config.gpu_layers, pipeline=config.pipeline,
-            fused=config.fuse, searched=not config.embeds,
+            fused=config.fuse, searched=not config.embeds, overrides=config.overrides,
         )
         self.gpu_layers, self.stages = self._placement.layers, self._placement.counts
+        self.cpu_experts = self._placement.cpu_experts
         self.place: Place = place or self._placement.place
         self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
         self.graph = self.schedule.graph

@@ -5,16 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.runtime.engine.placement import GpuLayers, Pipeline
+from octavo.runtime.engine.tensor_overrides import Overrides
 
-Speculate = Literal["lookup", "off"]
+Speculate = Literal["auto", "lookup", "draft", "off"]
 
 
-def usual_speculation(backend: Backend) -> Speculate:
-    """Where drafts come from if nobody says: on a GPU from nowhere, for there steps begin before tokens are known."""
-    return "off" if isinstance(backend, AsyncBackend) else "lookup"
+def speculation(wanted: Speculate | None, backend: Backend, draft: object = None) -> Speculate:
+    """Where drafts come from: never "auto" where there is no draft model, which is then "lookup" on the CPU.
+
+    On a GPU a reply's own text is taken only if that is asked for, as steps begin before tokens are known. Raises
+    UsageError where a draft model is asked for or given, but not both.
+    """
+    if draft is None and wanted == "draft":
+        raise UsageError("speculate is draft, but there is no draft model", argument="speculate")
+    if draft is not None and wanted in ("lookup", "off"):
+        raise UsageError(f"speculate is {wanted}, beside a draft model (allowed: auto, draft)", argument="speculate")
+    if wanted not in (None, "auto"):
+        return wanted
+    on_device = isinstance(backend, AsyncBackend)
+    return ("off" if on_device else "lookup") if draft is None else ("draft" if on_device else "auto")
 
 
 @dataclass(frozen=True)
@@ -29,10 +42,12 @@ class EngineConfig:
     fuse           take the backend's fused ops; without, a watcher sees every value of the graph
     gpu_layers     how many of the last layers lie on the first backends, the others on the next; see `placement`
     pipeline       how many backends these are, each with a run of layers; or how many layers each has
+    overrides      weights that lie elsewhere than their layer
     embeds         steps give what logits are made of, [outputs, n_embd], in their place
     n_pages        of the cache (default: n_ctx tokens for each sequence)
     kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
-    speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, or "off"
+    speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, a "draft" model, both
+                   ("auto"), or "off"
     weight_cache   weights packed for the CPU are kept on the disk and mapped at the next start; False removes them
     """
 
@@ -45,6 +60,7 @@ class EngineConfig:
     fuse: bool = True
     gpu_layers: GpuLayers = "all"
     pipeline: Pipeline = 1
+    overrides: Overrides = ()
     embeds: bool = False
     n_pages: int | None = None
     kv_memory: int | None = None

@@ -5,6 +5,8 @@ them, as even in bytes as memory lets them be; layers before those are on the ba
 each backend once, with a vector for each token, and the largest matrix, the output, is where reading is fastest. An
 embedding lies with the first layer, and once more with the output if it is that too: so the first stage does not wait
 for the last one.
+
+Where "auto" is too little memory, experts of the first layers go to the CPU before any whole layer does.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from octavo.graph.communicator import Communicator
 from octavo.graph.lower import lower
 from octavo.graph.names import split_layer
 from octavo.graph.node import Attention, Graph, Node, Sizes, lasting, leaf_bytes
-from octavo.graph.protocol import Backend, BoundedBackend
+from octavo.graph.protocol import Backend, BoundedBackend, HostBackend
 from octavo.graph.schedule import Place, Schedule, assign, root, schedule, with_fallbacks_told
 from octavo.runtime.argument_checks import integer
+from octavo.runtime.engine.tensor_overrides import Overrides, device_of, experts_on_cpu, require_matches
 from octavo.runtime.sampling.top_k import finder, with_candidates
 
 log = logging.getLogger("octavo")
@@ -145,18 +148,31 @@ def _read_first(graph: Graph) -> set[tuple[str, bool]]:
     return early
 
 
+def with_overrides(place: Place, overrides: Overrides, n_stages: int, host: int) -> Place:
+    """`place`, but for weights that `overrides` have on the CPU, backend `host`, or on one of the first `n_stages`."""
+    if not overrides:
+        return place
+
+    def elsewhere(weight: Node, reader: Node) -> int:
+        device, usual = device_of(weight.name, overrides), place(weight, reader)
+        return host if device == "cpu" else usual if device is None or usual < n_stages else 0
+
+    return elsewhere
+
+
 class Placement:
     """The layers of a graph on backends, of which the first may have little memory.
 
     `layers` is how many of `n_layer` are on the first, or on all stages of a `pipeline`, `counts` how many on each;
-    logits are `searched` for candidates where they are made. Raises UsageError where layers are to lie on another
-    backend and there is none, or where there are more stages than layers; BackendError where layers do not fit, saying
-    how many would.
+    `overrides` are those that were given, and those of experts where "auto" found that memory lacks. Logits are
+    `searched` for candidates where they are made. Raises UsageError where layers are to lie on another backend and
+    there is none, where there are more stages than layers, and for an override of nothing; BackendError where layers do
+    not fit, saying how many would.
     """
 
     def __init__(
         self, graph: Graph, n_layer: int, backends: Sequence[Backend], limits: Sizes, gpu_layers: GpuLayers,
-        *, pipeline: Pipeline = 1, fused: bool = True, searched: bool = True,
+        *, pipeline: Pipeline = 1, fused: bool = True, searched: bool = True, overrides: Overrides = (),
     ) -> None:
         self.n_layer, self._searched = n_layer, searched
         self._graph, self._backends, self._limits, self._fused = graph, backends, limits, fused
@@ -166,6 +182,9 @@ class Placement:
         self._given = None if isinstance(pipeline, int) else tuple(pipeline)
         n_stages = pipeline if isinstance(pipeline, int) else len(pipeline)
         self._stages, self._others = backends[:n_stages], backends[n_stages:]
+        self._host = 0 if isinstance(backends[0], HostBackend) else n_stages
+        self.overrides = overrides
+        self._require_overrides()
         if self.layers < n_layer and not self._others:
             problem = f"gpu_layers is {wanted}, but there is no backend for the other layers: use all"
             raise UsageError(problem, argument="gpu_layers")
@@ -178,12 +197,24 @@ class Placement:
             problem = f"pipeline is {n_stages}, but {whose} {how_many}{together} (allowed: 1 to {most})"
             raise UsageError(problem, argument="pipeline")
         self._free = [b.free() if isinstance(b, BoundedBackend) else math.inf for b in self._stages]
-        self._sizes = _layer_bytes(graph, n_layer, limits)
         self.counts = self._fit(wanted)
+
+    def _require_overrides(self) -> None:
+        require_matches(self.overrides, (leaf.name for leaf in self._graph.leaves("weight")))
+        communicator = self._stages[0].communicator
+        if self.overrides and communicator is not None and communicator.ranks > 1:
+            problem = "override_tensor and n_cpu_moe are not for tensor_parallel"
+            raise UsageError(problem, argument="override_tensor")
+        if self._host >= len(self._backends) and any(each.device == "cpu" for each in self.overrides):
+            raise UsageError("override_tensor: there is no backend but the first", argument="override_tensor")
 
     def _fit(self, wanted: GpuLayers) -> tuple[int, ...]:
         if (counts := self.divided(self.layers)) is not None:
             return counts
+        if wanted == "auto" and self._others and (moved := self._move_experts()):
+            log.warning("experts of %d of %d layers are on the CPU: the GPU's memory lacks room", moved, self.n_layer)
+            if (counts := self.divided(self.layers)) is not None:
+                return counts
         fitting = self.fitting()
         if wanted != "auto" or not self._others:
             needed, free = _shown(self.needed(self._given or self._even(self.layers))), _shown(self._free)
@@ -195,10 +226,42 @@ class Placement:
         log.warning("%d of %d layers fit the GPU's memory; the others run on the CPU", fitting, self.n_layer)
         return self.divided(fitting) or self._even(0)
 
+    def _move_experts(self) -> int:
+        """Have the CPU have the experts of as few of the first layers as it takes, or of all; how many."""
+        if not self._has_experts() or self._stages[0].communicator is not None:
+            return 0
+        given = self.overrides
+
+        def lacks(layers: int) -> bool:
+            self._override((*given, experts_on_cpu(layers)))
+            return self.divided(self.layers) is None
+
+        fewest = last_true(self.n_layer, lacks) + 1
+        moved = min(fewest, self.n_layer)
+        self._override((*given, experts_on_cpu(moved)))
+        return moved
+
+    def _has_experts(self) -> bool:
+        return any(experts_on_cpu("all").pattern.search(leaf.name) for leaf in self._graph.leaves("weight"))
+
+    @property
+    def cpu_experts(self) -> int:
+        """How many layers that are on a device have experts on the CPU."""
+        names = {leaf.name for leaf in self._graph.leaves("weight") if device_of(leaf.name, self.overrides) == "cpu"}
+        found = {split_layer(name)[0] for name in names if experts_on_cpu("all").pattern.search(name)}
+        first = self.n_layer - self.layers
+        return sum(layer is not None and layer >= first for layer in found) if self._host else 0
+
+    def _override(self, overrides: Overrides) -> None:
+        self.overrides = overrides
+        self._schedules.clear()
+
     def advice(self, layers: int) -> str:
         """What to do where memory is short and this many layers would fit."""
         if self._stages[0].communicator is not None:
             return "more ranks or stages have less each, as has a smaller --ctx-size"
+        if self._has_experts() and not self.overrides:
+            return "--n-cpu-moe N keeps experts of the first N layers on the CPU"
         return f"--gpu-layers {layers} would fit" if layers else "none fits: try a smaller --ctx-size, or --device cpu"
 
     def advice_after(self) -> str:
@@ -237,8 +300,8 @@ class Placement:
 
     def _last(self, layers: int) -> tuple[list[int], list[bool]]:
         """The bytes of the last layers, and which go with the layer before."""
-        first = self.n_layer - layers
-        return self._sizes[first:], [False, *self._joined[first + 1 :]][:layers]
+        first, sizes = self.n_layer - layers, _layer_bytes(self._graph, self.n_layer, self._limits, self.overrides)
+        return sizes[first:], [False, *self._joined[first + 1 :]][:layers]
 
     def needed(self, counts: tuple[int, ...]) -> list[int]:
         """Bytes on each stage, if it has this many layers: of what lasts, and of what it computes with."""
@@ -263,11 +326,15 @@ class Placement:
     @property
     def place(self) -> Place:
         """Where weights lie."""
-        return in_order(self._graph, self.n_layer, self.counts)
+        return self._place(self.counts)
+
+    def _place(self, counts: tuple[int, ...]) -> Place:
+        usual = in_order(self._graph, self.n_layer, counts)
+        return with_overrides(usual, self.overrides, len(self._stages), self._host)
 
     def _scheduled(self, counts: tuple[int, ...]) -> Schedule:
         if counts not in self._schedules:
-            self._schedules[counts] = self._schedule(in_order(self._graph, self.n_layer, counts))
+            self._schedules[counts] = self._schedule(self._place(counts))
         return self._schedules[counts]
 
     def _schedule(self, place: Place) -> Schedule:
@@ -283,12 +350,12 @@ class Placement:
         return last_true(self.n_layer, lambda layers: self.divided(layers) is not None)
 
 
-def _layer_bytes(graph: Graph, n_layer: int, limits: Sizes) -> list[int]:
-    """Bytes of the weights, caches and states of each layer."""
+def _layer_bytes(graph: Graph, n_layer: int, limits: Sizes, overrides: Overrides) -> list[int]:
+    """Bytes of the weights, caches and states of each layer that lie where it does."""
     found = [0] * n_layer
     for leaf in lasting(graph.nodes):
         layer, _ = split_layer(leaf.name)
-        if layer is not None and layer < n_layer:
+        if layer is not None and layer < n_layer and device_of(leaf.name, overrides) != "cpu":
             found[layer] += leaf_bytes(leaf, limits)
     return found
 

@@ -14,7 +14,7 @@ from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.output.reply import FinishReason, LogProbs
 from octavo.runtime.sampling.sampler import ChainSampler, Sampler
 from octavo.runtime.sampling.token_counts import CountedText
-from octavo.runtime.scheduler.ngram_drafter import NgramDrafter
+from octavo.runtime.speculation.draft_record import DraftRecord
 
 
 class State(Enum):
@@ -117,7 +117,7 @@ class Request:
     cached      tokens of the prompt that were in the cache when it was admitted
     num_bypassed  times that a shorter prompt went first
     found       of a Conversation's requests: the log-probabilities, token by token
-    drafter     makes drafts of its tokens
+    drafts      what became of drafts of its tokens
     paused      whether it is left out of steps for now
     yields      whether it can be preempted between steps when another request is short of pages
     end         the number of tokens that it ends with at the latest, set by the scheduler
@@ -149,7 +149,7 @@ class Request:
     num_bypassed: int = field(default=0, init=False)
     arrival: int = field(default=0, init=False)
     found: list[LogProbs] = field(default_factory=list, init=False)
-    drafter: NgramDrafter = field(default_factory=NgramDrafter, init=False)
+    drafts: DraftRecord = field(default_factory=DraftRecord, init=False)
     paused: bool = field(default=False, init=False)
     yields: bool = field(default=False, init=False)
     end: int = field(default=0, init=False)

@@ -13,9 +13,10 @@ from octavo.progress import Show, on_terminal, shown
 from octavo.runtime.cache.page_pool import page_bytes
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.engine import Engine
-from octavo.runtime.engine.engine_config import EngineConfig, usual_speculation
+from octavo.runtime.engine.engine_config import EngineConfig, speculation
 from octavo.runtime.engine.engine_limits import context_of
 from octavo.runtime.engine.placement import backends_for
+from octavo.runtime.engine.tensor_overrides import device_of, overrides
 from octavo.runtime.loading import model_of
 from octavo.runtime.model import Model
 from octavo.runtime.text_embedding import is_embedding_model
@@ -43,10 +44,11 @@ def load_model(
     config = EngineConfig(
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, pipeline=options.pipeline,
         kv_memory=kv_memory, max_sequences=options.max_sequences, weight_cache=options.weight_cache,
-        speculate=options.speculate or usual_speculation(backends[0]),
+        speculate=speculation(options.speculate, backends[0], options.draft),
+        overrides=overrides(dict(options.override_tensor), options.n_cpu_moe),
     )
     with on_terminal() if show is None else shown(show):
-        return model_of(file, backends, config, options.lora, before)
+        return model_of(file, backends, config, options.lora, before, options.draft)
 
 
 def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backends: Sequence[Backend]) -> int | None:
@@ -64,7 +66,8 @@ def _share(spec: ModelSpec, backends: Sequence[Backend], options: EngineOptions)
     most = options.memory or UNLIMITED
     if cards:
         free = min(sum(card.free() for card in cards) * options.tensor_parallel, most)
-        left = free - sum(info.nbytes for info in spec.file.tensors.values())
+        moved = overrides(dict(options.override_tensor), options.n_cpu_moe)
+        left = free - sum(each.nbytes for name, each in spec.file.tensors.items() if device_of(name, moved) != "cpu")
         return max(left // 2, free // 8)
     machine = room()
     return None if machine is None else min(machine.free, most) // 4 // options.servers

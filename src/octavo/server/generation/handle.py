@@ -302,8 +302,18 @@ class RequestHandle:
             "completion_tokens": completion,
             "total_tokens": prompts + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
-            "completion_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in self.choices)},
+            "completion_tokens_details": {
+                "reasoning_tokens": sum(choice.reasoning_tokens for choice in self.choices), **self._predicted(),
+            },
         }
+
+    def _predicted(self) -> dict[str, int]:
+        """Tokens of drafts, where there were any, by OpenAI's names."""
+        drafted = [choice.drafted for choice in self.choices if choice.drafted is not None]
+        if not drafted:
+            return {}
+        total, accepted = map(sum, zip(*drafted, strict=True))
+        return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": total - accepted}
 
     def shown_tokens(self, output: CompletionOutput) -> int:
         """How many of an output's tokens are in the text: all but one that ends the reply."""

@@ -1,0 +1,119 @@
+"""Drafts by a smaller model of the same vocabulary (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318).
+
+It has an engine of its own, in which each request has a sequence. The next token of a draft is drawn from the small
+model's logits with the request's own sampler and the random number of that position: the number that the large model's
+token will be drawn with. So drafts of sampled replies are accepted nearly as often as those of greedy ones, and replies
+need no other distribution than their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from octavo.errors import CacheFullError, OctavoError
+from octavo.jit.clock import clock
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine
+from octavo.runtime.sampling.step_sampler import SampledToken, StepSampler
+from octavo.runtime.scheduler.request import Request, State
+from octavo.runtime.speculation.drafted_request import after_draft
+
+log = logging.getLogger("octavo")
+
+SHARE = 0.2
+"""The weight of a new measurement in the running mean of times."""
+CATCH_UP = 32
+"""The most tokens that a sequence lacks where a draft is begun; of a longer prompt a step computes a part first."""
+
+
+@dataclass(slots=True)
+class DraftSequence:
+    """A request's tokens in the draft model's cache, of which the first `agreed` are the request's own."""
+
+    sequence: Sequence = field(default_factory=Sequence)
+    agreed: int = 0
+
+
+class DraftModel:
+    """Drafts of requests by an engine; `seconds` is what a token of each of several drafts takes."""
+
+    def __init__(self, engine: Engine, n_known: int) -> None:
+        self.engine = engine
+        self._sampler = StepSampler(engine, n_known)
+        self._sequences: dict[Request, DraftSequence] = {}
+        self._seconds: dict[int, float] = {}
+        self._broken = False
+
+    def can_draft(self, request: Request, most: int) -> bool:
+        """Whether the model's context holds the request with a draft of `most` tokens."""
+        return not self._broken and len(request.tokens) + most <= self.engine.n_ctx
+
+    def seconds(self, requests: int) -> float:
+        """Of one token for each of some requests; 0 while nothing is known."""
+        return self._seconds[min(self._seconds, key=lambda n: abs(n - requests))] if self._seconds else 0.0
+
+    def drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:
+        """A draft of each length, or a shorter one: none for a request whose prompt the model still has to read."""
+        self._release(r for r in self._sequences if r.state is State.FINISHED)
+        found: dict[Request, list[int]] = {}
+        try:
+            ready = [request for request, n in lengths.items() if n and self._has_read(request, n)]
+            for n in range(max((lengths[r] for r in ready), default=0)):
+                some = [r for r in ready if len(found.setdefault(r, [])) == n < lengths[r]]
+                for request, token in self._next(some, found).items():
+                    found[request].append(token)
+        except OctavoError as error:
+            self._broken = True
+            log.warning("the draft model makes no more drafts: %s", error)
+        return {request: draft for request, draft in found.items() if draft}
+
+    def _release(self, requests: Iterable[Request]) -> None:
+        for request in list(requests):
+            self.engine.pool.release(self._sequences.pop(request).sequence)
+
+    def _next(self, requests: Seq[Request], drafts: Mapping[Request, list[int]]) -> dict[Request, int]:
+        """The next token of each draft."""
+        feeds, sampling = list[Feed](), list[tuple[Request, int]]()
+        for i, request in enumerate(requests):
+            own, after = self._sequences[request], after_draft(request, drafts[request], constrained=False)
+            feeds.append(Feed(own.sequence, after.tokens[len(own.sequence) :]))
+            own.agreed = len(request.tokens)
+            sampling.append((after, i))
+        start = clock()
+        with self.engine.lock, self.engine.appending(feeds):
+            sampled = self._sampler.step(feeds, sampling)
+        if all(len(feed.tokens) == 1 for feed in feeds):
+            seconds = clock() - start
+            before = self._seconds.get(len(feeds), seconds)
+            self._seconds[len(feeds)] = before + SHARE * (seconds - before)
+        tokens = ((request, sampled[after]) for request, (after, _) in zip(requests, sampling, strict=True))
+        return {request: one.token for request, one in tokens if isinstance(one, SampledToken)}
+
+    def _has_read(self, request: Request, draft: int) -> bool:
+        """Whether the request's sequence lacks few of its tokens and has the pages for a draft, after those tokens that
+        the request lacks were given up; if it lacks many, it gets some of them."""
+        own = self._sequences.setdefault(request, DraftSequence())
+        sequence, text = own.sequence, request.tokens
+        most = min(len(sequence), len(text) - 1)
+        same = next((i for i in range(min(own.agreed, most), most) if sequence.tokens[i] != text[i]), most)
+        if same < len(sequence):
+            self.engine.pool.shrink(sequence, same)
+        try:
+            self.engine.pool.grow(sequence, len(text) + draft)
+        except CacheFullError:
+            return False
+        if (lacking := len(text) - same) <= CATCH_UP:
+            return True
+        self.engine.prefill(sequence, text[same : same + min(self.engine.config.n_batch, lacking - 1)])
+        own.agreed = len(sequence)
+        return False
+
+
+def drafters(engine: Engine, draft: Engine | None) -> tuple[bool, bool]:
+    """Whether drafts come from requests' own texts, and from a draft model."""
+    wanted = engine.config.speculate
+    return wanted in ("lookup", "auto"), wanted in ("draft", "auto") and draft is not None

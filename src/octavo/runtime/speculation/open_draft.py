@@ -1,0 +1,78 @@
+"""Opening a draft model beside the model that it drafts for: the same vocabulary, and room for both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from octavo.errors import BackendError, HostMemoryError, ModelError, UsageError
+from octavo.graph.protocol import Backend, BoundedBackend
+from octavo.huggingface import open_model_file
+from octavo.io.model_path import resolve
+from octavo.io.system_memory import room
+from octavo.models import read_model
+from octavo.runtime.engine.engine import Engine
+from octavo.runtime.engine.engine_config import EngineConfig
+from octavo.runtime.engine.engine_limits import context_of
+from octavo.runtime.text_embedding import require_generating
+from octavo.text import Tokenizer
+
+GIB = 1 << 30
+
+
+def open_draft(path: str | os.PathLike[str], main: Engine, vocabulary: Tokenizer) -> Engine:
+    """The engine of a draft model, whose weights are not read yet. It has a cache for as many sequences as `main`.
+
+    Raises ModelError for a model of another vocabulary, or with states, from which no token can be taken back; for one
+    that does not fit beside the other HostMemoryError, or BackendError of a GPU's memory; UsageError where `main` makes
+    embeddings, or is divided among ranks.
+    """
+    if main.config.embeds or main.ranks > 1:
+        what = "a model that makes embeddings" if main.config.embeds else "tensor_parallel"
+        raise UsageError(f"draft: there is no draft model for {what}", argument="draft")
+    file = open_model_file(resolve(path))
+    try:
+        spec = read_model(file)
+        require_generating(spec)
+        _require_vocabulary(Tokenizer.from_gguf(file), vocabulary, file.path)
+        config = EngineConfig(
+            n_ctx=min(main.n_ctx, context_of(spec, main.n_ctx)), max_sequences=main.config.max_sequences,
+            cache_type=main.config.cache_type, n_batch=main.config.n_batch, n_pages=main.pool.n_pages,
+            weight_cache=main.config.weight_cache,
+        )
+        draft = Engine(spec, main.backends, config)
+        if draft.pool.states is not None or main.pool.states is not None:
+            which = file.path if draft.pool.states is not None else main.model.file.path
+            raise ModelError("layers with states take no token back: neither drafts nor draft models", file=which)
+        _require_memory(main, draft, main.backends)
+        return draft
+    except BaseException:
+        file.close()
+        raise
+
+
+def _require_vocabulary(own: Tokenizer, other: Tokenizer, path: str) -> None:
+    """Raise ModelError unless all tokens that both have are the same, and one has no more than unused ones besides."""
+    most = min(own.n_vocab, other.n_vocab)
+    at = next((i for i in range(most) if own.texts[i] != other.texts[i]), None)
+    if at is not None:
+        texts = f"token {at} is {own.texts[at]!r} in the draft model and {other.texts[at]!r} in the model"
+        raise ModelError(f"another vocabulary: {texts}", file=path, field="tokenizer.ggml.tokens")
+    if abs(own.n_vocab - other.n_vocab) > MOST_UNUSED:
+        texts = f"{own.n_vocab} tokens in the draft model and {other.n_vocab} in the model"
+        raise ModelError(f"another vocabulary: {texts}", file=path, field="tokenizer.ggml.tokens")
+
+
+MOST_UNUSED = 512
+"""Tokens by which vocabularies of one family differ, to whose end sizes that kernels like are padded."""
+
+
+def _require_memory(main: Engine, draft: Engine, backends: Sequence[Backend]) -> None:
+    needed = [engine.needs().total for engine in (main, draft)]
+    what = f"{needed[0] / GIB:.2f} GiB are needed for the model and {needed[1] / GIB:.2f} for its draft model"
+    advice = "a shorter context would take less, or no draft model"
+    if isinstance(backends[0], BoundedBackend):
+        if sum(needed) > (free := backends[0].free()):
+            raise BackendError(f"device {backends[0].name}: {what}, but {free / GIB:.2f} GiB are free: {advice}")
+    elif (found := room()) is not None and sum(needed) > found.free + found.swap:
+        raise HostMemoryError(f"{what}, but {found.free / GIB:.2f} GiB are free: {advice}")

@@ -1,0 +1,183 @@
+"""Speculative decoding: steps that verify drafts of replies, so that they bring more than one token of a reply.
+
+A draft comes from what the request's grammar forces, from its own text, from replies that ended, or from a draft model:
+the first that knows something. A step computes its tokens as it does those of a prompt, with logits at each, and at
+each position a token is sampled as if those before it had been sampled one by one. The draft is accepted up to the
+first other token, which is the last that the step brings. So replies are the same as without drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from octavo.errors import CacheFullError
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.grammar.deadlines import wait_while_due
+from octavo.runtime.sampling.sampler import ChainSampler
+from octavo.runtime.sampling.step_sampler import SampledToken, StepSampler
+from octavo.runtime.scheduler.prefill_budget import PrefillBudget
+from octavo.runtime.scheduler.request import Request, foresees
+from octavo.runtime.scheduler.scheduler import ScheduledStep
+from octavo.runtime.speculation.draft_lengths import FIRST_TOKENS, DraftLengths
+from octavo.runtime.speculation.draft_model import DraftModel
+from octavo.runtime.speculation.draft_record import DrafterName
+from octavo.runtime.speculation.drafted_request import DraftConstraint, after_draft
+from octavo.runtime.speculation.history_drafter import HistoryDrafter
+
+MOST_TOKENS = 7
+"""Tokens of a draft at the most."""
+
+
+class Draft(NamedTuple):
+    """Tokens that a request may go on with, and where they come from."""
+
+    tokens: list[int]
+    drafter: DrafterName = "lookup"
+
+
+Drafts = Mapping[Request, Draft]
+NONE = Draft([])
+
+
+class Speculator:
+    """Makes drafts for the requests of a step where they pay, and has them verified.
+
+    `lookup`: drafts come from the requests' own texts, too, and from replies before; `model` makes those of requests
+    that have no other.
+    """
+
+    def __init__(
+        self, sampler: StepSampler, budget: PrefillBudget, model: DraftModel | None = None, *, lookup: bool = True
+    ) -> None:
+        self.sampler, self.engine, self.model, self._lookup = sampler, sampler.engine, model, lookup
+        self.lengths, self.history = DraftLengths(MOST_TOKENS, budget.seconds), HistoryDrafter()
+
+    def drafts(self, step: ScheduledStep) -> Drafts:
+        """Drafts for a step of replies, whose pages are there; none where they don't pay."""
+        if step.num_prefill_tokens or not step.num_decodes or len(step.sampling) > len(step.parts):
+            return {}  # siblings begin after this step
+        replies = step.num_decodes
+        requests = [request for request, _ in step.parts if self._can_draft(request)]
+        room = self.engine.limits["outputs"] - replies
+        known = {request: draft for request in requests if (draft := self._known(request)).tokens}
+        found = self._shortened(known, replies, room)
+        if self.model is not None and (others := [r for r in requests if r not in found]):
+            found |= self._drafted(self.model, others, found, replies, room)
+        for request, draft in found.items():
+            if foresees(request.constraint):
+                request.constraint.foresee(draft.tokens)
+        held = {r: DraftConstraint(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
+        wait_while_due(held.values())
+        return {r: draft for r, draft in found.items() if r not in held or held[r].pending_mask is None}
+
+    def _known(self, request: Request) -> Draft:
+        """A draft that costs nothing to make."""
+        if forced := request.constraint.forced() if foresees(request.constraint) else []:
+            return Draft(forced[:MOST_TOKENS], "grammar")
+        if not self._lookup:
+            return NONE
+        if own := request.drafts.lookup.draft(request.tokens, MOST_TOKENS):
+            return Draft(own)
+        return Draft(self.history.draft(request.tokens, MOST_TOKENS, request.cache_salt), "history")
+
+    def ended(self, request: Request) -> None:
+        """Remember the reply of a request that ended."""
+        if self._lookup:
+            self.history.add(request.output_tokens, request.cache_salt)
+
+    def rests(self, replies: int) -> bool:
+        """Whether the next step of as many replies has no drafts, whatever its tokens are."""
+        return self.engine.on_device and self.lengths.rests(replies)
+
+    def skip(self, replies: int) -> None:
+        """Count a step without drafts."""
+        self.lengths.pays(replies, ())
+
+    def _drafted(
+        self, model: DraftModel, requests: Sequence[Request], others: Drafts, replies: int, room: int
+    ) -> dict[Request, Draft]:
+        """Drafts of the draft model beside `others`, where their tokens and the time to make them pay."""
+        requests = [request for request in requests if model.can_draft(request, MOST_TOKENS)]
+        rates, most = [request.drafts.rate("draft") for request in requests], [MOST_TOKENS] * len(requests)
+        taken = [r.drafts.rate(one.drafter) ** (i + 1) for r, one in others.items() for i in range(len(one.tokens))]
+        lengths = self.lengths.choose(
+            replies, rates, most, room=room, pass_seconds=model.seconds(len(requests)), taken=taken
+        )
+        if not requests or not self.lengths.pays(replies, lengths):
+            return {}
+        if not any(lengths):
+            lengths[max(range(len(rates)), key=rates.__getitem__)] = FIRST_TOKENS
+        made = model.drafts(dict(zip(requests, lengths, strict=True)))
+        return {r: Draft(tokens, "draft") for r, tokens in made.items() if self._grown(r, len(tokens))}
+
+    def _shortened(self, found: Drafts, replies: int, room: int) -> dict[Request, Draft]:
+        """Drafts as long as they pay and there is room, whose pages are there."""
+        if not found:
+            return {}
+        rates = [request.drafts.rate(draft.drafter) for request, draft in found.items()]
+        lengths = self.lengths.choose(replies, rates, [len(draft.tokens) for draft in found.values()], room=room)
+        if not self.lengths.pays(replies, lengths):
+            return {}
+        if not any(lengths):
+            lengths[max(range(len(rates)), key=rates.__getitem__)] = FIRST_TOKENS
+        return {
+            request: draft._replace(tokens=draft.tokens[:n])
+            for (request, draft), n in zip(found.items(), lengths, strict=True)
+            if n and self._grown(request, n)
+        }
+
+    def _can_draft(self, request: Request) -> bool:
+        """Whether a request's tokens can be sampled before those before them are verified."""
+        foreseen = request.constraint is None or foresees(request.constraint)
+        goes_on = len(request.tokens) + 1 < request.end
+        return foreseen and goes_on and isinstance(request.sampler, ChainSampler)
+
+    def _grown(self, request: Request, n: int) -> bool:
+        """Whether there is room for a draft of n tokens; its pages are there then."""
+        stop = len(request.tokens) + n
+        if stop > self.engine.n_ctx:
+            return False
+        try:
+            self.engine.pool.grow(request.sequence, stop)
+        except CacheFullError:
+            return False
+        return True
+
+    def verified(self, step: ScheduledStep, drafts: Drafts) -> dict[Request, list[SampledToken | Exception]]:
+        """Compute a step, and sample tokens of each request up to the first one that its draft does not have."""
+        feeds, sampling, positions = list[Feed](), list[tuple[Request, int]](), dict[Request, int]()
+        for i, (request, _) in enumerate(step.parts):
+            draft = drafts.get(request, NONE).tokens
+            feeds.append(Feed(request.sequence, [request.tokens[-1], *draft], 1 + len(draft)))
+            for position in range(1 + len(draft)):
+                one = request if not position else after_draft(request, draft[:position])
+                sampling.append((one, i))
+                positions[one] = position
+        sampled = self.sampler.step(feeds, sampling, positions)
+        found: dict[Request, list[SampledToken | Exception]] = {}
+        for one, i in sampling:
+            request = step.parts[i][0]
+            found.setdefault(request, []).append(sampled[one])
+        return {request: self._accepted(request, all_, drafts.get(request, NONE)) for request, all_ in found.items()}
+
+    def _accepted(
+        self, request: Request, sampled: list[SampledToken | Exception], draft: Draft
+    ) -> list[SampledToken | Exception]:
+        """What was sampled up to the first token that is not the draft's; the drafter counts how many are."""
+        accepted, n = 0, len(draft.tokens)
+        while accepted < n and _token(sampled[accepted]) == draft.tokens[accepted]:
+            accepted += 1
+        if n:
+            request.drafts.add(draft.drafter, n, accepted)
+        failed = accepted and isinstance(sampled[accepted], Exception)  # the next step will fail too, and tell
+        return sampled[: accepted + (not failed)]
+
+    def observe(self, step: ScheduledStep, drafts: Drafts, seconds: float) -> None:
+        """Learn what tokens of drafts cost from a step that had them; one of a new size takes longer than others."""
+        tokens = sum(len(draft.tokens) for draft in drafts.values())
+        self.lengths.observe(step.num_decodes, tokens, seconds, 2 if self.engine.pads else 1)
+
+
+def _token(sampled: SampledToken | Exception) -> int | None:
+    return sampled.token if isinstance(sampled, SampledToken) else None
