@@ -31,8 +31,8 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/completion": {"prompt": "What is"},
     "/v1/responses": {"input": "What is 12 times 7?"},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
-    "/api/chat": {"messages": MESSAGES},
-    "/api/generate": {"prompt": "What is"},
+    "/api/chat": {"messages": MESSAGES, "options": {"num_predict": 3}},
+    "/api/generate": {"prompt": "What is", "options": {"num_predict": 3}},
 }
 
 
