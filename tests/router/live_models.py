@@ -35,7 +35,7 @@ def served(name: str, path: str = "demo", *, aliases: tuple[str, ...] = (), **en
 @contextmanager
 def serving(
     known: Sequence[KnownModel] | Callable[[], Catalog], *, memory: int | None = None, idle: float | None = None,
-    options: ServerOptions = OPTIONS, pulls: bool = True, unit: str = "G",
+    options: ServerOptions = OPTIONS, pulls: bool = True, deletes: bool = False, unit: str = "G",
 ) -> Iterator[tuple[Server, ModelsFront]]:
     """A front of these models, until the block ends."""
     sock = bind("127.0.0.1", 0)
@@ -44,7 +44,8 @@ def serving(
 
     async def serve(told: Callable[[ModelsFront], None]) -> None:
         await with_batches(given, 8, lambda around: serve_models(
-            catalog, given, sock, memory=memory, unit=unit, idle=idle, told=told, pulls=pulls, around=around,
+            catalog, given, sock, memory=memory, unit=unit, idle=idle, told=told, pulls=pulls, deletes=deletes,
+            around=around,
         ))
 
     try:

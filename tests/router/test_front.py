@@ -184,17 +184,22 @@ def test_a_server_that_is_killed_is_started_again_by_the_next_request(front: tup
     assert pid_of(models, "second") == other
 
 
-def test_a_stream_goes_on_when_its_server_is_killed(front: tuple[Server, ModelsFront]) -> None:
+@pytest.mark.parametrize("path", ["/v1/completions", "/api/generate"])
+def test_a_stream_goes_on_when_its_server_is_killed(front: tuple[Server, ModelsFront], path: str) -> None:
     server, models = front
-    body = {"model": "first", "prompt": "Tell me a story.", "max_tokens": 60, "temperature": 0, "ignore_eos": True,
-            "stream": True}
+    body = {"model": "first", "prompt": "Tell me a story.", "stream": True}
+    options = {"temperature": 0, "ignore_eos": True}
+    is_ollamas = path == "/api/generate"
+    body |= {"raw": True, "options": {**options, "num_predict": 60}} if is_ollamas else {**options, "max_tokens": 60}
 
     def text(data: bytes) -> str:
+        if is_ollamas:
+            return "".join(json.loads(line)["response"] for line in data.splitlines())
         return "".join(one["choices"][0]["text"] for one in events(data)[:-1])
 
-    wanted = text(server.send("POST", "/v1/completions", body)[2])
+    wanted = text(server.send("POST", path, body)[2])
     found = list[bytes]()
-    asking = Thread(target=lambda: found.append(server.send("POST", "/v1/completions", body)[2]))
+    asking = Thread(target=lambda: found.append(server.send("POST", path, body)[2]))
     asking.start()
     until(lambda: models.models.models["first"].answering > 0)
     kill(pid_of(models, "first"))

@@ -52,7 +52,7 @@ class Listener:
 @pytest.fixture
 def server(hub: Hub) -> Iterator[Server]:
     hub.repository("org/demo-GGUF", {"demo-Q4_K_M.gguf": Path(resolve("demo")).read_bytes()})
-    with serving(cached) as (server, _):
+    with serving(cached, deletes=True) as (server, _):
         yield server
     close_session()  # its connections are to a hub that ends
 

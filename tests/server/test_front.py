@@ -31,6 +31,8 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/completion": {"prompt": "What is"},
     "/v1/responses": {"input": "What is 12 times 7?"},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
+    "/api/chat": {"messages": MESSAGES, "options": {"num_predict": 3}},
+    "/api/generate": {"prompt": "What is", "options": {"num_predict": 3}},
 }
 
 
@@ -52,6 +54,11 @@ def data_of(stream: bytes) -> list[Any]:
     return [json.loads(part) for part in parts if part != b"[DONE]"]
 
 
+def lines_of(stream: bytes) -> list[Any]:
+    """What lines of JSON say."""
+    return [json.loads(line) for line in stream.splitlines()]
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_an_engine_that_ends_in_a_stream_is_told(route: str, model: Model) -> None:
     with playing(model) as played, closing(played.server.connect()) as sock:
@@ -64,9 +71,11 @@ def test_an_engine_that_ends_in_a_stream_is_told(route: str, model: Model) -> No
             played.die()
             while chunk := reader.chunk():
                 stream += chunk
-    *_, last = found = data_of(stream)
+    *_, last = found = lines_of(stream) if route.startswith("/api/") else data_of(stream)
     assert model.tokenizer.decode([16]) in json.dumps(found[:-1])
-    if route == "/v1/responses":
+    if route.startswith("/api/"):
+        last = {"error": {"message": last["error"]}}
+    elif route == "/v1/responses":
         assert found[-2]["type"] == "error"
         assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
         last = last["response"]

@@ -128,6 +128,7 @@ OF_SERVE = (
     Option("--models-preset", "FILE", "--models-preset"),
     Option("--memory", "BYTES"),
     Option("--idle", "SECONDS", "--sleep-idle-seconds", "OLLAMA_KEEP_ALIVE"),
+    Option("--allow-delete", ""),
     Option("--host", "NAME", "--host", "OLLAMA_HOST", "--host", "--hostname"),
     Option("--port", "N", "--port", "", "--port", "--port"),
     Option("--api-key", "KEY", "--api-key", "", "--api-key", "--api-key"),

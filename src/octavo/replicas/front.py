@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Protocol
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -33,6 +34,13 @@ from octavo.server.routes.response_store import ResponseStore
 from octavo.server.serve_options import Limits, ServerOptions
 
 RANK = "x-data-parallel-rank"
+
+
+class Responds(Protocol):
+    """What answers a request, as `Relay` does."""
+
+    async def respond(self, send: Send) -> None:
+        """Send the response. Raises ApiError before anything is sent, where there can be none."""
 
 
 class BaseFront(ABC):
@@ -63,7 +71,7 @@ class BaseFront(ABC):
         return self.health()
 
     @abstractmethod
-    def relayed(self, request: Request, body: bytearray) -> AbstractAsyncContextManager[Relay]:
+    def relayed(self, request: Request, body: bytearray) -> AbstractAsyncContextManager[Responds]:
         """What answers a request for another route. Raises ApiError where there can be no answer."""
 
 

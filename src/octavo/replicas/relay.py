@@ -15,8 +15,16 @@ from starlette.types import Scope, Send
 from octavo.replicas.pool import Pool, Replica
 from octavo.replicas.upstream import Connection, UnreachableError, UpstreamLostError
 from octavo.server.generation.handover import COMMENT, COMPLETE, HEADER, LOST
-from octavo.server.http.api_errors import NATIVE, ApiError, anthropic_error, is_anthropics, unavailable
-from octavo.server.http.sse import PING, event, named_event, to_json
+from octavo.server.http.api_errors import (
+    NATIVE,
+    ApiError,
+    anthropic_error,
+    is_anthropics,
+    is_ollamas,
+    ollama_error,
+    unavailable,
+)
+from octavo.server.http.sse import IDLE_LINE, LINES, PING, event, named_event, to_json
 
 log = logging.getLogger("octavo")
 WAIT_S = 120.0
@@ -63,7 +71,7 @@ class Relay:
     ) -> None:
         self.pool, self.scope, self.body, self.blocks, self.wanted = pool, scope, body, blocks, wanted
         self.moved = 0
-        self._ping_s = ping_s
+        self._ping_s, self._idle = ping_s, IDLE_LINE if is_ollamas(scope) else PING
         self._chance, self._created = chance_and_time(scope)
         self._told = list[bytes]()
         self._begun = self._complete = False
@@ -88,7 +96,7 @@ class Relay:
     def _let_probe(self, send: Send) -> None:
         """Let the connection find out by a comment between two events whether the client is still there."""
         async def ping() -> None:
-            await send({"type": "http.response.body", "body": PING, "more_body": True})
+            await send({"type": "http.response.body", "body": self._idle, "more_body": True})
 
         def probe() -> None:
             self._probing = asyncio.get_running_loop().create_task(ping())
@@ -103,7 +111,7 @@ class Relay:
         while not self._complete:
             if self._ends >= SUSPECT and not self._alone:
                 if not await self._is_alone():
-                    yield PING if self._begun else b""
+                    yield self._idle if self._begun else b""
                     continue
                 began = time.monotonic()
             waited = time.monotonic() - began
@@ -144,7 +152,7 @@ class Relay:
                 return
             if self._begun and time.monotonic() - wrote >= self._ping_s:
                 wrote = time.monotonic()
-                yield PING
+                yield self._idle
             tried, refusal = set(), refusal[:0] if self._begun else refusal
             await asyncio.sleep(AGAIN_S)
 
@@ -251,6 +259,8 @@ class Relay:
 
 def _event(scope: Scope, error: ApiError) -> bytes:
     """An error within a stream, as the clients of its route know it."""
+    if is_ollamas(scope):
+        return to_json(ollama_error(error)) + b"\n"
     if is_anthropics(scope):
         return named_event("error", to_json(anthropic_error(error)))
     if scope["path"].endswith("/responses"):
@@ -260,7 +270,7 @@ def _event(scope: Scope, error: ApiError) -> bytes:
 
 
 def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(name == b"content-type" and b"event-stream" in value for name, value in headers)
+    return any(name == b"content-type" and (b"event-stream" in value or LINES in value) for name, value in headers)
 
 
 def _status(parts: Sequence[Head | bytes]) -> int:

@@ -13,6 +13,7 @@ from typing import Literal
 from octavo.errors import UsageError
 from octavo.io.hub.download_cache import entries_in
 from octavo.io.hub.variants import ADAPTER, RepoFile, variants
+from octavo.server.model_name import plain_name
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
 log = logging.getLogger("octavo")
@@ -107,8 +108,8 @@ class Catalog:
                                      "for each, by --models-preset)")
 
     def find(self, name: str) -> str | None:
-        """The name of the model that is called so; None for none."""
-        return self._names.get(name)
+        """The name of the model that is called so, as Ollama's clients write it too; None for none."""
+        return self._names.get(name) or self._names.get(plain_name(name))
 
     def unknown(self, name: str) -> str:
         """That there is no model of this name, and what there is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
@@ -47,17 +48,18 @@ class Events:
             self._listeners.discard(queue)
 
 
-class EventsResponse(Response):
-    """The events as a response, until its client leaves."""
+class LinesResponse(Response):
+    """What is told bit by bit as a response, until its client leaves."""
 
-    def __init__(self, events: Events, ping_s: float) -> None:
-        self._events, self._ping_s, self.background = events, ping_s, None
+    def __init__(self, lines: AsyncGenerator[bytes, None], head: list[tuple[bytes, bytes]] = HEADERS) -> None:
+        self._lines, self._head, self.background = lines, head, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def write() -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            async for line in self._events.lines(self._ping_s):
-                await send({"type": "http.response.body", "body": line, "more_body": True})
+            await send({"type": "http.response.start", "status": 200, "headers": self._head})
+            async with aclosing(self._lines) as lines:
+                async for line in lines:
+                    await send({"type": "http.response.body", "body": line, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         writing, left = asyncio.ensure_future(write()), asyncio.ensure_future(until_left(receive))

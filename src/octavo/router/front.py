@@ -17,25 +17,49 @@ from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from octavo import __version__
-from octavo.replicas.front import BaseFront, Others, application, health, said_by
+from octavo.replicas.front import BaseFront, Others, Responds, application, health, said_by
 from octavo.replicas.relay import Relay
+from octavo.router import ollama
 from octavo.router.catalog import Catalog
-from octavo.router.events import EventsResponse
+from octavo.router.events import LinesResponse
 from octavo.router.metrics import ModelMetrics
 from octavo.router.models import Model, Models, status_of
 from octavo.router.pulls import Pulls
 from octavo.server.app import openapi, routes
-from octavo.server.http.api_errors import ApiError, bad, ending, is_anthropics
+from octavo.server.http.api_errors import ApiError, bad, ending, is_anthropics, is_ollamas
 from octavo.server.http.body import LARGE, read
 from octavo.server.routes.answer import json_response
 from octavo.server.routes.meta import chat_page
+from octavo.server.routes.ollama import version
+from octavo.server.routes.ollama_schema import seconds
 from octavo.server.serve_options import Limits, ServerOptions
+
+SAYING = ("/api/chat", "/api/generate")
+"""Routes by which Ollama's clients load and unload models too, where they say nothing."""
+NULL = msgspec.Raw(b"null")
 
 
 class Named(msgspec.Struct):
-    """What of a request's body says which model it is for."""
+    """What of a request's body says which model it is for; of one of Ollama's also how long that is to stay loaded."""
 
     model: str | None = None
+    keep_alive: msgspec.Raw = NULL
+    prompt: msgspec.Raw = NULL
+    messages: msgspec.Raw = NULL
+
+    def keep(self) -> float | None:
+        """Seconds that the model stays loaded without a request; None for as long as others. Raises ApiError."""
+        try:
+            value = msgspec.json.decode(self.keep_alive, type=float | str | None)
+            return None if value is None else seconds(value)
+        except msgspec.ValidationError:
+            raise bad("keep_alive must be a number or a string", "keep_alive") from None
+        except ValueError as error:
+            raise bad(f"keep_alive: {error}", "keep_alive") from None
+
+    @property
+    def says_nothing(self) -> bool:
+        return all(bytes(one) in (b"null", b"[]", b'""') for one in (self.prompt, self.messages))
 
 
 from_json = msgspec.json.Decoder(Named).decode
@@ -44,16 +68,18 @@ from_json = msgspec.json.Decoder(Named).decode
 class ModelsFront(BaseFront):
     """A front of models.
 
-    look  finds what there is to serve, see `Models.replace`
+    look        finds what there is to serve, see `Models.replace`
+    may_delete  clients may have models removed
     """
 
     def __init__(
-        self, models: Models, options: ServerOptions, look: Callable[[], Catalog], *, pulls: bool = True
+        self, models: Models, options: ServerOptions, look: Callable[[], Catalog], *, pulls: bool = True,
+        deletes: bool = False,
     ) -> None:
         super().__init__(options)
         self.models, self.look = models, look
         self.metrics, self.pulls = ModelMetrics(models), Pulls(models.events, self.reload)
-        self._may_pull, self._routes = pulls, routes()
+        self._may_pull, self.may_delete, self._routes = pulls, deletes, routes()
         self.created = int(time.time())
 
     @property
@@ -74,27 +100,39 @@ class ModelsFront(BaseFront):
             raise bad("models were named on the command line, so none is downloaded here: start `octavo serve` without "
                       "names for that")
 
+    def require_removable(self, model: Model) -> None:
+        """Raise ApiError for a model that clients may not remove."""
+        if model.known.source != "cache":
+            where = {"argument": "was named on the command line", "models_dir": "is of --models-dir",
+                     "preset": "is of --models-preset"}[model.known.source]
+            raise bad(f"{model.name} {where} and is not in the hub's cache: it can't be removed here", "model")
+        if not self.may_delete:
+            raise ApiError(403, "no model is removed here: start `octavo serve` with --allow-delete for that")
+
     async def reload(self) -> None:
         """Look again what there is to serve."""
         self.models.replace(await asyncio.to_thread(self.look))
 
     @asynccontextmanager
-    async def relayed(self, request: Request, body: bytearray) -> AsyncIterator[Relay]:
+    async def relayed(self, request: Request, body: bytearray) -> AsyncIterator[Responds]:
         if all(route.matches(request.scope)[0] is Match.NONE for route in self._routes):  # no model is loaded for that
             raise ApiError(404, f"no route {request.url.path}")
-        model = await self._meant(request, body)
+        asked = await (asyncio.to_thread(named, body) if len(body) > LARGE else _now(body))
+        model = self._meant(request, asked)
+        if is_ollamas(request.scope):
+            model.keep = asked.keep()
+            if model.keep == 0 and asked.says_nothing and request.url.path in SAYING:
+                self.models.unload(model)
+                yield ollama.Unloaded(model, chat=request.url.path == "/api/chat")
+                return
         if request.query_params.get("autoload") in ("false", "0") and model.state != "loaded":
             raise bad(f"{model.name} is not loaded", "model", "model_not_loaded")
         async with self.models.taken(model) as pool:
             yield Relay(pool, request.scope, body, (), self.limits.ping)
 
-    async def _meant(self, request: Request, body: bytearray) -> Model:
+    def _meant(self, request: Request, asked: Named) -> Model:
         """The model that a request is for. Raises ApiError."""
-        if request.method == "POST":
-            name = await (asyncio.to_thread(named, body) if len(body) > LARGE else _now(body))
-        else:
-            name = request.query_params.get("model")
-        if name:
+        if name := asked.model if request.method == "POST" else request.query_params.get("model"):
             return self.models.find(name)
         if (only := self.models.only()) is not None:
             return only
@@ -102,17 +140,17 @@ class ModelsFront(BaseFront):
         raise bad(f"no model is named: set the {where} `model` to {self.models.catalog.choices()}", "model")
 
 
-def named(body: bytes | bytearray) -> str | None:
-    """The model that a body names. Raises ApiError for a body that is not JSON."""
+def named(body: bytes | bytearray) -> Named:
+    """The model that a body names; of no body none. Raises ApiError for a body that is not JSON."""
     try:
-        return from_json(body).model
+        return from_json(body or b"{}")
     except msgspec.ValidationError as error:
         raise bad(f"the body is not an object whose `model` is a string: {error}", "model") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise bad(f"the body is not valid JSON: {error}") from None
 
 
-async def _now(body: bytearray) -> str | None:
+async def _now(body: bytearray) -> Named:
     return named(body)
 
 
@@ -124,7 +162,9 @@ def make_front(front: ModelsFront) -> ASGIApp:
     return application(front, (
         *((method, prefix + path, endpoint) for method, path, endpoint in both for prefix in ("", "/v1")),
         ("GET", "/metrics", metrics), ("GET", "/props", props), ("GET", "/", chat_page),
-        ("GET", "/openapi.json", openapi),
+        ("GET", "/openapi.json", openapi), ("GET", "/api/tags", ollama.tags), ("GET", "/api/ps", ollama.ps),
+        ("GET", "/api/version", version), ("POST", "/api/show", ollama.show), ("POST", "/api/pull", ollama.pull),
+        ("POST", "/api/copy", ollama.copy), ("DELETE", "/api/delete", ollama.delete),
     ))
 
 
@@ -135,7 +175,7 @@ def front_of(request: Request) -> ModelsFront:
 
 async def asked(request: Request) -> str:
     """The model that the body of one of these routes names. Raises ApiError."""
-    name = named(await read(request, front_of(request).limits))
+    name = named(await read(request, front_of(request).limits)).model
     if not name:
         raise bad("no model is named: {\"model\": NAME}", "model")
     return name
@@ -174,7 +214,7 @@ def row(front: ModelsFront, model: Model, request: Request) -> dict[str, Any]:
         "id": known.name, "object": "model", "created": front.created, "owned_by": "octavo",
         "aliases": sorted(known.names), "tags": sorted(known.server.tags), "path": known.engine.path,
         "status": {"value": told.pop("status"), "args": [], **told}, "source": known.source,
-        "can_remove": known.source == "cache", "memory": memory,
+        "can_remove": known.source == "cache" and front.may_delete, "memory": memory,
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
         "requests": {"waiting": model.waiting, "running": model.answering}, "failures": model.failures,
     }
@@ -218,10 +258,7 @@ async def remove(request: Request) -> Response:
     """Remove a model from the hub's cache."""
     front = front_of(request)
     model = front.models.find(request.query_params.get("model", ""))
-    if model.known.source != "cache":
-        where = {"argument": "was named on the command line", "models_dir": "is of --models-dir",
-                 "preset": "is of --models-preset"}[model.known.source]
-        raise bad(f"{model.name} {where} and is not in the hub's cache: it can't be removed here", "model")
+    front.require_removable(model)
     if model.state not in ("unloaded", "sleeping"):
         raise ApiError(409, f"{model.name} is {status_of(model)['status']}: unload it first", param="model")
     await front.pulls.remove(model.name)
@@ -231,7 +268,7 @@ async def remove(request: Request) -> Response:
 async def events(request: Request) -> Response:
     """What happens to models, as it happens."""
     front = front_of(request)
-    return EventsResponse(front.models.events, front.limits.ping)
+    return LinesResponse(front.models.events.lines(front.limits.ping))
 
 
 async def metrics(request: Request) -> Response:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, Literal
 
@@ -21,7 +22,8 @@ from octavo.router.events import Events
 from octavo.router.memory import at_least, estimate, in_unit, too_large
 from octavo.router.model_process import ModelLauncher
 from octavo.server.engine.engine_protocol import Asks, Loading
-from octavo.server.http.api_errors import ApiError, ending
+from octavo.server.http.api_errors import ApiError, bad, ending
+from octavo.server.model_name import plain_name
 from octavo.server.serve_options import ServerOptions
 
 log = logging.getLogger("octavo.models")
@@ -31,6 +33,7 @@ PATIENCE_S = 2.0
 """Seconds that a model waits for one that answers nobody, before one that answers takes no more requests."""
 ENDS = 3
 """Processes that end while they load a model, after which it can't be loaded."""
+MOST_COPIES = 1000
 FAILED_S = 5.0
 """Seconds in which a model that could not be loaded is not tried again."""
 State = Literal["unloaded", "loading", "loaded", "draining", "stopping", "sleeping"]
@@ -59,6 +62,7 @@ class Model:
     granted    is set when there is room for it, which is made by who has `making`
     waiting    requests that wait until it is loaded, `answering` those that its server has
     wanted     it is to be loaded though no request waits
+    keep       seconds without a request after which it is put to sleep, by its last one; None for all models' own
     used       when it was asked for something last, `began` when it was loaded, `failed` when it could not be
     failure    why that was
     info       what its server tells of it
@@ -77,6 +81,7 @@ class Model:
     waiting: int = 0
     answering: int = 0
     wanted: bool = False
+    keep: float | None = None
     used: float = 0.0
     began: float = 0.0
     failed: float = float("-inf")
@@ -107,6 +112,7 @@ class Models:
     memory  bytes that all loaded models may take; None for what is free where their engines look
     unit    of memory as it was typed, see `in_unit`
     idle    seconds without a request after which a model is put to sleep; None for never
+    copies  further names that clients have given to models
     """
 
     def __init__(
@@ -116,6 +122,7 @@ class Models:
         self.catalog, self.options, self.memory, self.idle, self.unit = catalog, options, memory, idle, unit
         self.models = {name: Model(known) for name, known in catalog.models.items()}
         self.events, self.ending, self.evictions = Events(), False, 0
+        self.copies = dict[str, str]()
         self._leaving = set[Model]()  # that the catalog has no more
         self._launcher = launcher
         self._turn = asyncio.Lock()
@@ -129,8 +136,7 @@ class Models:
         for model in self.models.values():
             if model.known.load:
                 self.load(model)
-        if self.idle is not None:
-            self._begin(self._put_to_sleep(self.idle))
+        self._begin(self._put_to_sleep())
 
     async def _warn(self, memory: int) -> None:
         for model in list(self.models.values()):
@@ -151,12 +157,25 @@ class Models:
 
     def find(self, name: str) -> Model:
         """The model of a name, or of MODEL:ADAPTER where it has adapters. Raises ApiError for none."""
-        found = self.catalog.find(name)
+        found = self.catalog.find(self.copies.get(plain_name(name), name))
         if found is None and (base := self.catalog.find(name.partition(":")[0])) is not None:
             found = base if self.models[base].known.engine.max_loras else None
         if found is None:
             raise ApiError(404, self.catalog.unknown(name), param="model", code="model_not_found")
         return self.models[found]
+
+    def copy(self, source: str, name: str) -> None:
+        """Give a model another name. Raises ApiError for one that a model of the catalog has, and for too many."""
+        model, name = self.find(source), plain_name(name)
+        if self.catalog.find(name) is not None:
+            raise bad(f"{name!r} is a model already", "destination")
+        if len(self.copies) >= MOST_COPIES:
+            raise bad(f"{MOST_COPIES} copies were made, which is the limit", "destination")
+        self.copies[name] = model.name
+
+    def rest(self, model: Model) -> float:
+        """Seconds without a request after which a model is put to sleep; infinity for never."""
+        return model.keep if model.keep is not None else inf if self.idle is None else self.idle
 
     def only(self) -> Model | None:
         """The model that a request means which names none: the only one that there is."""
@@ -168,6 +187,7 @@ class Models:
         for name, known in catalog.models.items():
             same = name in before and before[name].known == known
             self.models[name] = before.pop(name) if same else Model(known)
+        self.copies = {name: one for name, one in self.copies.items() if one in self.models}
         for old in before.values():
             if old.pool is not None or old.loading is not None:
                 self._leaving.add(old)
@@ -232,6 +252,12 @@ class Models:
         elif model.state in ("loaded", "draining"):
             self._set(model, "draining")
             self._begin(self._drain(model, self.options.limits.drain_time))
+
+    async def unloaded(self, model: Model) -> None:
+        """End a model, and wait until it is."""
+        self.unload(model)
+        while model.state not in ("unloaded", "sleeping"):
+            await self._change()
 
     async def _load(self, model: Model) -> None:
         """Load a model when it is its turn and there is room."""
@@ -378,17 +404,18 @@ class Models:
             self._fail(model, OctavoError(pool.replicas[0].why), again=True)
             await self._end(model, "unloaded")
 
-    async def _put_to_sleep(self, seconds: float) -> None:
-        """End models that were not asked for anything for so long."""
+    async def _put_to_sleep(self) -> None:
+        """End models that were not asked for anything for so long as each may be idle."""
         while True:
             able = [one for one in self._all() if one.state == "loaded" and not one.answering and not one.waiting]
-            due = min((one.used + seconds - monotonic() for one in able), default=None)
-            if due is None or due > 0:
-                await self._change(due)
+            due = min((one.used + self.rest(one) - monotonic() for one in able), default=inf)
+            if due > 0:
+                await self._change(due if due < inf else None)
                 continue
             for one in able:
-                if one.state == "loaded" and not one.answering and one.used + seconds <= monotonic():
-                    log.info("%s: sleeping after %g s without a request", one.name, seconds)
+                rest = self.rest(one)
+                if one.state == "loaded" and not one.answering and one.used + rest <= monotonic():
+                    log.info("%s: sleeping after %g s without a request", one.name, rest)
                     await self._end(one, "sleeping")
 
     async def _ask_info(self, model: Model, pool: Pool) -> None:

@@ -26,13 +26,14 @@ class StoppedError(HubError):
 
 @dataclass
 class Pull:
-    """A download: bytes that are there, and of how many."""
+    """A download: bytes that are there, and of how many; `why` it could not be."""
 
     name: HubName
     done: int = 0
     total: int = 0
     stopped: Event = field(default_factory=Event)
     task: asyncio.Task[None] | None = None
+    why: str | None = None
 
     @property
     def progress(self) -> dict[str, Any]:
@@ -50,7 +51,12 @@ class Pulls:
         self._events, self._changed = events, changed
         self._pulls = dict[str, Pull]()
 
-    async def begin(self, text: str) -> None:
+    def find(self, text: str) -> Pull | None:
+        """The download of this name, if there is one under way."""
+        pull = self._pulls.get(text)
+        return pull if pull is not None and pull.task is not None else None
+
+    async def begin(self, text: str) -> Pull:
         """Begin to pull a model. Raises ApiError for what is not a name of one, or not on the hub."""
         name = parse(text)
         if name is None:
@@ -65,6 +71,7 @@ class Pulls:
             raise bad(f"{text} can't be downloaded: {error}", "model") from None
         self._events.tell(text, "model_status", {"status": "downloading"})
         pull.task = asyncio.get_running_loop().create_task(self._pull(text, pull))
+        return pull
 
     async def _pull(self, text: str, pull: Pull) -> None:
         from octavo.io.model_path import download
@@ -85,7 +92,8 @@ class Pulls:
             await asyncio.to_thread(download, pull.name, show)
         except OctavoError as error:
             log.error("%s can't be downloaded: %s", text, error)
-            self._events.tell(text, "download_failed", {"why": str(error)})
+            pull.why = str(error)
+            self._events.tell(text, "download_failed", {"why": pull.why})
         else:
             await self._changed()
             self._events.tell(text, "download_finished")

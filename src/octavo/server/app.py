@@ -22,7 +22,7 @@ from octavo.server.http.guard import AccessGuard
 from octavo.server.http.openapi import describe
 from octavo.server.http.sse import StreamWatch
 from octavo.server.http.trace import Trace
-from octavo.server.routes import adapters, anthropic, meta, rerank, responses
+from octavo.server.routes import adapters, anthropic, meta, ollama, rerank, responses
 from octavo.server.routes import llama_server as native
 from octavo.server.routes import openai as routes_openai
 from octavo.server.routes.answer import json_response
@@ -31,7 +31,6 @@ from octavo.server.routes.not_served import NOT_SERVED
 from octavo.server.routes.response_store import ResponseStore
 
 log = logging.getLogger("octavo")
-OLLAMA = "Ollama's routes are not served; use OpenAI's, with /v1 as the base URL"
 Around = Callable[[ASGIApp], ASGIApp]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -72,6 +71,17 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/slots/{number}", native.slot_action),
     ("GET", "/metrics", meta.metrics),
     ("GET", "/", meta.chat_page),
+    ("POST", "/api/chat", ollama.chat),
+    ("POST", "/api/generate", ollama.generate),
+    ("POST", "/api/embed", ollama.embed),
+    ("POST", "/api/embeddings", ollama.embeddings),
+    ("POST", "/api/show", ollama.show),
+    ("GET", "/api/tags", ollama.tags),
+    ("GET", "/api/ps", ollama.ps),
+    ("GET", "/api/version", ollama.version),
+    ("POST", "/api/pull", ollama.of_several),
+    ("POST", "/api/copy", ollama.of_several),
+    ("DELETE", "/api/delete", ollama.of_several),
 )
 """Routes that are there once."""
 TOLD: tuple[type[Exception], ...] = (
@@ -118,7 +128,6 @@ async def answer_error(request: Request, error: Exception) -> Response:
         log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)
     if isinstance(error, HTTPException):  # Starlette's own, of paths and methods that no route has
         message = f"{request.method} is not allowed for {path}" if error.status_code == 405 else f"no route {path}"
-        message += f": {OLLAMA}" if path.startswith("/api/") else ""
         error = ApiError(error.status_code, message, headers=dict(error.headers or {}))
     told = api_error(error)
     status, body = answer_of(told, request.scope)

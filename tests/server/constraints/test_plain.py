@@ -13,6 +13,7 @@ from octavo.errors import GrammarError
 from octavo.runtime import Grammar
 from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.routes.llama_server_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
+from octavo.server.routes.ollama_schema import OllamaChatRequest, OllamaEmbedRequest, OllamaGenerateRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
 from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from tests.server.live_server import Server
@@ -33,6 +34,9 @@ ROUTES: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "/tokenize": (TokenizeRequest, {"content": "x"}),
     "/detokenize": (DetokenizeRequest, {"tokens": [1]}),
     "/apply-template": (TemplateRequest, {"messages": ASK}),
+    "/api/chat": (OllamaChatRequest, {"messages": ASK}),
+    "/api/generate": (OllamaGenerateRequest, {"prompt": "x"}),
+    "/api/embed": (OllamaEmbedRequest, {"input": "x"}),
 }
 
 
@@ -64,7 +68,8 @@ def test_every_field_of_every_route(server: Server, path: str) -> None:
         for name, value in VALUES.items():
             for one in within(value) if field in (*fields[:2], "unknown") else [{"a": [value]}]:
                 status, _, answer = server.send("POST", path, written({**base, field: one}))
-                message = json.loads(answer)["error"]["message"]
+                error = json.loads(answer)["error"]
+                message = error if isinstance(error, str) else error["message"]
                 assert (status, message.partition(":")[0].partition(".")[0]) == (400, field), (name, message)
                 assert "\n" not in message
                 assert len(message) < 200

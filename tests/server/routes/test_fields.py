@@ -17,6 +17,12 @@ from octavo.runtime.output.thinking import Thinking
 from octavo.server.generation.request import GenerationRequest, sampling_of
 from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.routes.llama_server_schema import NativeRequest
+from octavo.server.routes.ollama_schema import (
+    MEANINGLESS,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    Options,
+)
 from octavo.server.routes.responses_schema import ResponsesRequest
 from octavo.server.routes.schema import Body, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
 from tests.server.constraints.test_numbers import text_and_tokens
@@ -47,6 +53,8 @@ HARMLESS: dict[str, str] = {
     **dict.fromkeys(("chat_format", "generation_prompt", "parse_tool_calls", "chat_parser", "reasoning_format",
                      "continue_final_message", "echo"), "of chats: replies of /completion are text as it comes"),
     "stream_options": "of OpenAI's routes",
+    **dict.fromkeys(("truncate", "shift"), "of what does not fit, which is a 400 that says so"),
+    **dict.fromkeys(MEANINGLESS, "of Ollama's options: of how a model is loaded, or of what is refused"),
 }
 LLAMA = """verbose timings_per_token stream stream_options cache_prompt return_tokens return_progress sse_ping_interval
 n_predict max_completion_tokens max_tokens n_indent n_keep n_discard n_cmpl n n_cache_reuse t_max_predict_ms
@@ -65,6 +73,15 @@ reasoning_budget_tokens continue_final_message logprobs top_logprobs top_k top_p
 repeat_penalty repeat_last_n samplers return_progress timings_per_token lora n_probs post_sampling_probs verbose
 cache_prompt ignore_eos logit_bias""".split()
 """What its chats read of these, and what is theirs alone."""
+OLLAMA_CHAT = """model messages stream format keep_alive tools options think truncate shift _debug_render_only logprobs
+top_logprobs""".split()
+"""Fields of Ollama's /api/chat, from api/types.go, as are those that follow."""
+OLLAMA_GENERATE = """model prompt suffix system template context stream raw format keep_alive images options think
+truncate shift _debug_render_only logprobs top_logprobs width height steps""".split()
+OLLAMA_OPTIONS = """num_ctx num_batch num_gpu main_gpu use_mmap num_thread draft_num_predict num_keep seed num_predict
+top_k top_p min_p typical_p repeat_last_n temperature repeat_penalty presence_penalty frequency_penalty stop numa
+low_vram f16_kv logits_all vocab_only use_mlock embedding_only tfs_z mirostat mirostat_tau mirostat_eta
+penalize_newline""".split()
 FAMILIES: list[tuple[type[Body], Any]] = [
     (ChatRequest, chat_create_params.CompletionCreateParamsBase), (ChatRequest, LLAMA_CHAT),
     (CompletionRequest, completion_create_params.CompletionCreateParamsBase),
@@ -74,6 +91,7 @@ FAMILIES: list[tuple[type[Body], Any]] = [
     (MessagesRequest, message_create_params.MessageCreateParamsBase),
     (MessagesRequest, beta_create_params.MessageCreateParamsBase),
     (CountRequest, message_count_tokens_params.MessageCountTokensParams), (NativeRequest, LLAMA),
+    (OllamaChatRequest, OLLAMA_CHAT), (OllamaGenerateRequest, OLLAMA_GENERATE), (Options, OLLAMA_OPTIONS),
 ]
 
 

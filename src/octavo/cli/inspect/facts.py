@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.plain import printable
 from octavo.errors import FileError, OctavoError, UsageError
 from octavo.graph.names import split_layer
+from octavo.io.gguf.file_type import file_type
 from octavo.sizes import size
 
 if TYPE_CHECKING:
@@ -28,22 +28,6 @@ def name_of(file: GGUFFile) -> str:
     from octavo.io.hub.download_cache import shown_name
 
     return printable(file.metadata.get("general.name") or shown_name(file.path))
-
-
-def file_type(file: GGUFFile) -> str:
-    """The preset that the model was made with, in words; without one the type that takes most of the bytes, of the
-    quantized ones where there are some."""
-    from gguf import LlamaFileType
-
-    number = file.metadata.get("general.file_type")
-    if isinstance(number, int) and number in LlamaFileType._value2member_map_:
-        return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    from octavo.quantizers.job.job_source import FLOATS
-
-    taken: Counter[str] = Counter()
-    for info in file.tensors.values():
-        taken[info.type_name] += info.nbytes
-    return max(taken, key=lambda name: (name not in FLOATS, taken[name]), default="none")
 
 
 def facts(

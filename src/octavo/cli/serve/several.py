@@ -66,10 +66,13 @@ class Several:
     idle: Annotated[
         float | None, several_option(min=0.1, help="Seconds without a request after which a model is put to sleep.")
     ] = None
+    allow_delete: Annotated[
+        bool, several_option("--allow-delete", help="Clients may remove models from the hub's cache.")
+    ] = False
 
     def are_meant(self, models: Sequence[str]) -> bool:
         """Whether models are loaded when they are asked for, rather than one at the start."""
-        return len(models) != 1 or any(getattr(self, f.name) is not None for f in fields(self))
+        return len(models) != 1 or any(getattr(self, f.name) != f.default for f in fields(self))
 
 
 @dataclass
@@ -375,7 +378,7 @@ def run_several(models: Sequence[str], access: Access, options: ModelOptions, se
     with closing(bind(front.host, front.port)) as sock:
         run(with_batches(front, options.limits.max_sequences, lambda around: serve_models(
             shelf.look, front, sock, memory=shelf.memory, unit=shelf.unit, idle=several.idle, told=told,
-            pulls=not models, around=around,
+            pulls=not models, deletes=several.allow_delete, around=around,
         )))
     print("octavo: stopped", file=sys.stderr)
 

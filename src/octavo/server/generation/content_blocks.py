@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from octavo.server.generation.handle import CompletionOutput
 from octavo.server.generation.output_parser import Delta
@@ -23,6 +24,13 @@ class ReplyBlock:
     id: str = ""
     name: str = ""
     custom: bool = False
+
+    def data(self) -> Any:
+        """A call's arguments as data; None where they were cut off."""
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return None
 
 
 Change = tuple[Literal["begins", "grows", "ends"], ReplyBlock, str]

@@ -25,6 +25,7 @@ from octavo.server.generation.adapters import Adapters
 from octavo.server.generation.slots import Slots
 from octavo.server.http.api_errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.http.body import Bodies
+from octavo.server.model_name import plain_name
 from octavo.server.routes.metrics import Metrics
 from octavo.server.routes.template_variables import usual_variables
 from octavo.server.serve_options import KeyShare, Limits, ServerOptions
@@ -187,7 +188,8 @@ class Service:
         return self.options.name
 
     def is_called(self, name: str) -> bool:
-        return name == self.options.name or name in self.options.aliases
+        names = (self.options.name, *self.options.aliases)
+        return name in names or plain_name(name) in names
 
     def require_generation(self) -> None:
         if self.info.embeds:

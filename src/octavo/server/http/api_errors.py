@@ -1,4 +1,4 @@
-"""Errors as clients get them: a status, and a body as OpenAI's, Anthropic's or llama-server's clients know it."""
+"""Errors as clients get them: a status, and a body as those of OpenAI, Anthropic, Ollama or llama-server know it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ NEEDED = {
     "less_than_equal": "at most {le}", "less_than": "less than {lt}",
 }
 WORDS = {kind: NEED + words for kind, words in NEEDED.items()} | {
-    "missing": "is missing", "too_long": "has too many values (at most {max_length})",
+    "missing": "is missing", "extra_forbidden": "is not an option here",
+    "too_long": "has too many values (at most {max_length})",
     "too_short": "must not be empty", "string_too_short": "must not be empty",
     "string_too_long": "is too long (at most {max_length} characters)",
     "union_tag_invalid": "is of type {tag!r} (allowed: {expected_tags})",
@@ -227,11 +228,24 @@ def is_anthropics(scope: Scope) -> bool:
     return scope["path"] in ANTHROPIC or any(name == VERSION for name, _ in scope["headers"])
 
 
+def is_ollamas(scope: Scope) -> bool:
+    """Whether a request is for one of Ollama's routes."""
+    path: str = scope["path"]
+    return path.startswith("/api/")
+
+
 def answer_of(error: ApiError, scope: Scope) -> tuple[int, dict[str, Any]]:
     """Status and body of an error, for the clients that a request is of."""
+    if is_ollamas(scope):
+        return error.status, ollama_error(error)
     if is_anthropics(scope):
         return OVERLOADED if error.status == 503 else error.status, anthropic_error(error)
     return error.status, error.body(native=scope["path"] in NATIVE)
+
+
+def ollama_error(error: ApiError) -> dict[str, Any]:
+    """An error as Ollama's clients know it; some of them look for the words that a model is not found."""
+    return {"error": f"model not found: {error.message}" if error.code == "model_not_found" else error.message}
 
 
 def anthropic_error(error: ApiError) -> dict[str, Any]:

@@ -17,6 +17,13 @@ from octavo.server.routes.llama_server_schema import (
     TemplateRequest,
     TokenizeRequest,
 )
+from octavo.server.routes.ollama_schema import (
+    OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaNameRequest,
+)
 from octavo.server.routes.rerank_schema import RerankRequest, ScoreRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
 from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest, FimRequest
@@ -28,6 +35,8 @@ BODIES: dict[str, type[BaseModel]] = {
     "/apply-template": TemplateRequest, "/responses": ResponsesRequest,
     "/rerank": RerankRequest, "/reranking": RerankRequest, "/v2/rerank": RerankRequest, "/score": ScoreRequest,
     "/chat/completions/input_tokens": ChatRequest, "/responses/input_tokens": ResponsesRequest,
+    "/api/chat": OllamaChatRequest, "/api/generate": OllamaGenerateRequest, "/api/show": OllamaNameRequest,
+    "/api/embed": OllamaEmbedRequest, "/api/embeddings": OllamaEmbeddingsRequest,
     "/messages": MessagesRequest, "/messages/count_tokens": CountRequest,
 }
 """What the body of a route is, without the /v1 before it."""

@@ -1,4 +1,4 @@
-"""Server-sent events: replies as they come, for as long as the client reads them."""
+"""Server-sent events and lines of JSON: replies as they come, for as long as the client reads them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ log = logging.getLogger("octavo")
 UNAVAILABLE = 503
 to_json = msgspec.json.Encoder().encode
 PING = b": ping\n\n"
+LINES, IDLE_LINE = b"application/x-ndjson", b" "
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -100,6 +101,8 @@ class EventStream(Response):
     wrote_at  when the last one ended
     """
 
+    head, idle = HEADERS, PING
+
     def __init__(self, handle: RequestHandle, renderer: Renderer, watch: StreamWatch) -> None:
         self.handle, self.renderer, self.watch = handle, renderer, watch
         self.background = None
@@ -142,10 +145,10 @@ class EventStream(Response):
                     continue
                 if not begun:
                     begun = True
-                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                    await send({"type": "http.response.start", "status": 200, "headers": self.head})
                     head = renderer.begin() if head is None else head
                     data = head + data
-                data = data or (PING if due else b"")
+                data = data or (self.idle if due else b"")
                 if told:
                     data, handle.rows = data + comment(handle.rows), []
                 await self._write(send, data)
@@ -164,7 +167,7 @@ class EventStream(Response):
             last += COMPLETE
         if not begun:
             assert head is not None
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": self.head})
             last = head + last
         await self._write(send, last, more=False)
 
@@ -172,6 +175,13 @@ class EventStream(Response):
         self.writing = True
         await send({"type": "http.response.body", "body": data, "more_body": more})
         self.writing, self.wrote_at = False, monotonic()
+
+
+class LineStream(EventStream):
+    """The same of lines, an object of JSON each. Where there is nothing to send comes a space before the next line."""
+
+    head = [(b"content-type", LINES), *HEADERS[1:]]  # noqa: RUF012 (nobody changes it)
+    idle = IDLE_LINE
 
 
 def event(body: bytes) -> bytes:

@@ -64,12 +64,15 @@ async def unless_left(request: Request, doing: Coroutine[Any, Any, R]) -> R:
         await asyncio.gather(task, left, return_exceptions=True)
 
 
-async def answered(request: Request, handle: RequestHandle, renderer: Renderer, *, stream: bool | None) -> Response:
+async def answered(
+    request: Request, handle: RequestHandle, renderer: Renderer, *, stream: bool | None,
+    kind: type[EventStream] = EventStream,
+) -> Response:
     """Replies as events or whole; an empty response where the client left before."""
     request.state.handle = handle  # for what is logged
     if stream:
         watch: StreamWatch = request.app.state.watch
-        return EventStream(handle, renderer, watch)
+        return kind(handle, renderer, watch)
     async with given_up_when_left(request.receive, handle):
         found = await handle.finished()
         left = handle.stream.closed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,17 +117,9 @@ def _block(block: ReplyBlock, *, empty: bool = False) -> dict[str, Any]:
     """A block as a part of a message; `empty` as it begins."""
     text = "" if empty else block.text
     if block.kind == "call":
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": {} if empty else _input(text)}
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": {} if empty else block.data() or {}}
     return {"type": "thinking", "thinking": text, "signature": ""} if block.kind == "thinking" else {
         "type": "text", "text": text}
-
-
-def _input(arguments: str) -> Any:
-    """A call's arguments as data; nothing where they were cut off."""
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return {}
 
 
 def _event(kind: str, **fields: Any) -> bytes:

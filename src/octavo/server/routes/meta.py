@@ -75,6 +75,8 @@ async def metrics(request: Request) -> Response:
 
 
 async def chat_page(request: Request) -> Response:
-    """A page to talk to the model with."""
+    """A page to talk to the model with; for Ollama's clients, which don't ask for HTML, a line that all is well."""
+    if "text/html" not in request.headers.get("accept", "text/html"):
+        return Response("Ollama is running", media_type="text/plain")
     body, headers = page()
     return Response(body, headers=headers)

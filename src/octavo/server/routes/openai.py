@@ -25,6 +25,7 @@ from octavo.server.routes.answer import answered, body_of, json_response, key_of
 from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest, FimRequest
 from octavo.text.sentences import encode_texts
 
+Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 TOGETHER = 32
 """Texts that the engine is asked for at a time; others may come in between."""
 
@@ -98,10 +99,10 @@ async def embeddings(request: Request) -> Response:
     name = service.require_model(body.model)
     if body.pooling is None and service.is_reranker:
         raise bad(f"{name} is a reranker, which scores documents: use /v1/rerank, or set pooling", "pooling")
-    texts = await in_thread_if_long(size_of(body.input), _texts, service, body.input)
+    texts = await in_thread_if_long(size_of(body.input), encode_inputs, service, body.input)
     request.state.prompt_tokens = n = sum(map(len, texts))
     with service.admitted(n):
-        found = await unless_left(request, _embedded(service, texts, body.pooling or ""))
+        found = await unless_left(request, vectors_of(service, texts, body.pooling or ""))
     data = [{"object": "embedding", "index": i, "embedding": _written(row, body)} for i, row in enumerate(found)]
     usage = {"prompt_tokens": n, "total_tokens": n}
     return json_response({"object": "list", "data": data, "model": name, "usage": usage})
@@ -111,39 +112,51 @@ async def _scored(service: Service, prompts: Sequence[list[int]], k: int) -> lis
     return [(await service.client.score(prompt, k)).logprobs for prompt in prompts]
 
 
-async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) -> F32:
-    """Vectors of texts, float32 [n, n_embd]."""
+async def vectors_of(
+    service: Service, texts: Sequence[list[int]], pooling: str = "", *, normalize: bool = True
+) -> F32:
+    """Vectors of texts, float32 [n, n_embd]; `pooling` "" is the model's own."""
     start, found, answers = monotonic(), [], []
     for i in range(0, len(texts), TOGETHER):
-        vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=True)
+        vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=normalize)
         found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
         answers.append(vectors)
     service.metrics.embedded([*map(len, texts)], monotonic() - start, answers)
     return np.concatenate(found)
 
 
-def _texts(service: Service, given: object) -> list[list[int]]:
+def encode_inputs(service: Service, given: object, *, cut: bool = False) -> list[list[int]]:
+    """The tokens of what is to be embedded: a text, tokens, or several of these. `cut`: longer ones to the context.
+
+    Raises ApiError.
+    """
     parts: list[Any] = given if isinstance(given, list) else [given]
     if parts and isinstance(parts[0], int):
         parts = [parts]
     written = [part for part in parts if isinstance(part, str)]
-    if service.tokenizer.most_tokens is None:
+    if service.tokenizer.most_tokens is None and not cut:
         for part in written:
             service.require_short(part, "input")
     encoded = iter(encode_texts(service.tokenizer, written))
     texts = [next(encoded) if isinstance(part, str) else part for part in parts]
+    if cut:
+        texts = [service.tokenizer.cut(text, service.most_tokens) for text in texts]
     for text in texts:
         service.require_fitting(text, "input", reply=False)
     return texts
 
 
-def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingRequest) -> Raw | str:
-    """A vector, cut to the wanted number of dimensions, and then again of length 1."""
+def cut_vector(row: Vector, dimensions: int) -> Vector:
+    """The first values of a vector, which is then again of length 1."""
+    return row if dimensions == len(row) else (row[:dimensions] / (np.linalg.norm(row[:dimensions]) or 1)).astype("<f4")
+
+
+def _written(row: Vector, body: EmbeddingRequest) -> Raw | str:
+    """A vector, of the wanted number of dimensions."""
     if body.dimensions is not None:
         if body.dimensions > len(row):
             raise bad(f"dimensions is {body.dimensions} (allowed: 1 to {len(row)})", "dimensions")
-        row = row[: body.dimensions]
-        row = (row / (np.linalg.norm(row) or 1)).astype("<f4")
+        row = cut_vector(row, body.dimensions)
     if body.encoding_format == "base64":
         return base64.b64encode(row.tobytes()).decode()
     return Raw(to_json(row.tolist()))
