@@ -192,3 +192,12 @@ def test_what_continue_sends(filling: Server, provider: str) -> None:
             else:
                 pieces.append(value["choices"][0]["text"])
     assert "".join(pieces) == "abcdefgh"
+
+
+def test_ollamas_suffix(coder: Model) -> None:
+    """As `suffix` of OpenAI's completions."""
+    with running_model(coder) as server:
+        found = server.post("/api/generate", prompt="ab", suffix="yz", stream=False, options=GREEDY)["response"]
+        same = server.post("/v1/completions", prompt="ab", suffix="yz", max_tokens=-1, **GREEDY)["choices"][0]["text"]
+        assert found == same
+        assert server.send("POST", "/api/generate", {"suffix": "yz", "prompt": "ab", "context": [1]})[0] == 400

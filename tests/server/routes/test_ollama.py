@@ -19,6 +19,7 @@ from tests.server.scripted_engine import Reader, begun, playing, request
 
 ASK = [{"role": "user", "content": "What is 12 times 7?"}]
 GREEDY = {"temperature": 0}
+NO_SYSTEM = "system: raw prompts, and those with a suffix, have none: write it into the prompt"
 
 
 def lines(server: Server, path: str, **body: Any) -> list[Any]:
@@ -71,7 +72,7 @@ def test_a_raw_text_goes_on_as_it_is(server: Server) -> None:
     assert found["response"] == want["choices"][0]["text"]
     assert (found["done_reason"], found["eval_count"], "context" in found) == ("length", 6, False)
     assert wrong(server, "/api/generate", prompt="x", raw=True, system="y") == (
-        400, "system: raw prompts have none: write it into the prompt")
+        400, NO_SYSTEM)
 
 
 def test_a_system_message_counts(server: Server) -> None:
@@ -116,7 +117,7 @@ def test_what_is_wrong_with_a_chat(server: Server, body: dict[str, Any], message
 
 
 @pytest.mark.parametrize(("body", "message"), [
-    ({"suffix": "x"}, 'suffix: "x" is not supported (allowed: "")'),
+    ({"suffix": "x", "system": "y"}, NO_SYSTEM),
     ({"template": "{{ .Prompt }}"}, 'template: "{{ .Prompt }}" is not supported: the model\'s own is used'),
     ({"images": ["YWJj"]}, 'images: ["YWJj"] is not supported: this model takes text'),
     ({"steps": 4}, "steps: 4 is not supported: this model makes text"),

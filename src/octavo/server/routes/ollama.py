@@ -55,12 +55,13 @@ async def chat(request: Request) -> Response:
 
 
 async def generate(request: Request) -> Response:
-    """Reply to a prompt, or continue a raw one, as Ollama does; without one the model is loaded."""
+    """Reply to a prompt, continue a raw one, or fill in what is before a suffix, as Ollama does; without a prompt and
+    a suffix the model is loaded."""
     body, service = await body_of(request, OllamaGenerateRequest), service_of(request)
     name = _require(service, body)
-    if not body.prompt:
+    if not body.prompt and not body.suffix:
         return _loaded(service, name, chat=False)
-    if body.raw:
+    if body.is_raw:
         wanted = completion_request(body, service.limit)
         generation = await completions.generation_request(service, wanted, key_of(request))
     else:

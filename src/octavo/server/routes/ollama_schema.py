@@ -151,13 +151,18 @@ class OllamaGenerateRequest(ReplyRequest):
         None, description="of an earlier response, whose conversation goes on"
     )
     raw: bool | None = Field(None, description="the prompt goes to the model as it is, without a template")
+    suffix: str | None = Field(None, description="what comes after the reply, for models with tokens for that")
 
     @model_validator(mode="after")
     def _raw_alone(self) -> OllamaGenerateRequest:
         for name in ("system", "context"):
-            if self.raw and getattr(self, name):
-                raise ValueError(f"{name}: raw prompts have none: write it into the prompt")
+            if self.is_raw and getattr(self, name):
+                raise ValueError(f"{name}: raw prompts, and those with a suffix, have none: write it into the prompt")
         return self
+
+    @property
+    def is_raw(self) -> bool:
+        return bool(self.raw or self.suffix)
 
 
 class OllamaEmbedRequest(OllamaRequest):
@@ -216,7 +221,7 @@ def completion_request(body: OllamaGenerateRequest, usual: int | None) -> Comple
         asked["max_tokens"] = -1 if usual is None else usual
     if body.logprobs:
         asked["logprobs"] = body.top_logprobs or 0
-    return CompletionRequest.model_validate({**asked, "prompt": body.prompt})
+    return CompletionRequest.model_validate({**asked, "prompt": body.prompt or "", "suffix": body.suffix or None})
 
 
 def _messages(given: Sequence[OllamaMessage]) -> list[dict[str, Any]]:

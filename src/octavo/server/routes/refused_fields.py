@@ -76,7 +76,7 @@ MESSAGES: Rules = {
 OLLAMA_IMAGES: Rules = {"images": ("none: this model takes text", ABSENT[1])}
 OLLAMA: Rules = {"_debug_render_only": FALSE}
 OLLAMA_GENERATE: Rules = {
-    **OLLAMA, **OLLAMA_IMAGES, "suffix": only(""), "template": ("none: the model's own is used", ABSENT[1]),
+    **OLLAMA, **OLLAMA_IMAGES, "template": ("none: the model's own is used", ABSENT[1]),
     **dict.fromkeys(("width", "height", "steps"), ("none: this model makes text", ABSENT[1])),
 }
 OLLAMA_OPTIONS: Rules = {**SAMPLING, "tfs_z": only(1), "penalize_newline": TRUE}
