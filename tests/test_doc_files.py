@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,9 @@ def blocks() -> Iterator[object]:
         for match in BLOCK.finditer(text):
             if OF_THE_READER.search(re.sub(r"#.*", "", match[1])) and ">>>" not in match[1]:
                 line = text.count("\n", 0, match.start()) + 2
-                yield pytest.param(match[1], id=f"{page.name}:{line}")
+                lacks = "import ollama" in match[1] and find_spec("ollama") is None
+                only = pytest.mark.skipif(lacks, reason="needs ollama, see tests/server/test_clients.py")
+                yield pytest.param(match[1], id=f"{page.name}:{line}", marks=only)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in MODELS:
         (made / name).symlink_to(demo_model_path())
     text = "\n".join(f"What is {a} times {b}? {a} times {b} is {a * b}." for a in range(12, 24) for b in range(3, 9))
+    asked = [{"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions",
+              "body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}} for i in range(2)]
+    (made / "requests.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in asked))
     for name in TEXTS:
         (made / name).write_text(text[:1200] if name == "notes.txt" else text)
     for name in ("q4.gguf", "model-q4.gguf"):
@@ -69,9 +76,9 @@ def command(*words: str) -> None:
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
+def port(tmp_path: Path) -> Iterator[int]:
     """Of a server of the demo model."""
-    words = [sys.executable, "-m", "octavo", "serve", "demo", "--port", "0"]
+    words = [sys.executable, "-m", "octavo", "serve", "demo", "--port", "0", "--data-dir", str(tmp_path / "data")]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = next(filter(None, (re.search(r"is served at http://.*:(\d+)", line) for line in process.stderr)))

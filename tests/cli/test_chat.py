@@ -121,14 +121,17 @@ def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> 
     assert dict(line.split(None, 1) for line in got[0].splitlines()) == {
         "temperature": "0.0 (set)", "top_k": "20 (the model's)", "top_p": "0.95", "min_p": "0.05",
         "repeat_penalty": "1.0", "repeat_last_n": "64", "presence_penalty": "0.0",
-        "frequency_penalty": "0.0", "seed": "random", "max_tokens": "until the model ends",
-        "stop": "none", "think": "as the template has it",
+        "frequency_penalty": "0.0", "typical_p": "1.0", "top_n_sigma": "-1.0", "xtc_probability": "0.0",
+        "xtc_threshold": "0.1", "dry_multiplier": "0.0", "dry_base": "1.75", "dry_allowed_length": "2",
+        "dry_penalty_last_n": "-1", "dry_sequence_breakers": r"""'\n' ':' '"' '*'""", "banned_strings": "none",
+        "reasoning_budget": "-1", "reasoning_budget_message": "none", "seed": "random",
+        "max_tokens": "until the model ends", "stop": "none", "think": "as the template has it",
     }
     assert got[1:7] == [
         "max_tokens is 2 (set).\n", "seed is 7 (set).\n", "ab\n", "temperature is 0.0 (set).\n",
         "temperature is 0.8 (default).\n", "top_k is 20 (the model's).\n",
     ]
-    assert "seed              7 (set)\n" in got[7]
+    assert f"{'seed':<26}7 (set)\n" in got[7]
     assert calls[0][1] == {
         "temperature": 0.0, "max_tokens": 2, "seed": 7, "system": None, "think": None, "raw": False,
     }

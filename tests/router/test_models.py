@@ -311,7 +311,8 @@ def test_unloading_cuts_off_what_takes_too_long_and_ends_a_load() -> None:
         async with worlds({"a": 2, "b": 2}, memory=5) as (world, models):
             done = asyncio.Event()
             busy = asyncio.create_task(ask(models, "a", done))
-            await become(models, a="loaded")
+            while not models.models["a"].answering:
+                await asyncio.sleep(0.001)
             models.unload(models.find("a"))
             await become(models, a="unloaded")  # after the time that replies have
             assert not world.here

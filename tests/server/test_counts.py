@@ -53,7 +53,7 @@ def test_models_as_anthropics_client_reads_them(server: Server, messages_client:
 
 
 @pytest.mark.parametrize(("method", "path"), [
-    ("GET", "/v1/messages/batches"), ("POST", "/v1/files"), ("GET", "/v1/models/other"), ("DELETE", "/v1/models"),
+    ("GET", "/v1/messages/batches"), ("POST", "/v1/assistants"), ("GET", "/v1/models/other"), ("DELETE", "/v1/models"),
 ])
 def test_what_there_is_not_as_each_client_reads_it(server: Server, method: str, path: str) -> None:
     version = {"anthropic-version": "2023-06-01"}

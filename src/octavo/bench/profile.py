@@ -24,6 +24,7 @@ from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed, make_batch
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.engine.placement import GpuLayers, backends_for
+from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Lora, chosen, located, with_adapters
 
 
@@ -53,7 +54,8 @@ class Profile:
 def ready_engine(
     file: GGUFFile, device: str, new: int, depth: int, cache_type: CacheType, threads: int | None = None,
     gpu_layers: GpuLayers | None = None, attention: Attention = "exact", lora: Lora | None = None,
-    tensor_parallel: int = 1, pipeline: int = 1, weight_cache: bool = True,
+    tensor_parallel: int = 1, pipeline: int = 1, weight_cache: bool = True, n_cpu_moe: CpuExperts = 0,
+    override_tensor: Mapping[str, str] | None = None,
 ) -> Engine:
     """An engine for steps of `new` tokens after `depth` others.
 
@@ -70,7 +72,8 @@ def ready_engine(
     require_context(model, n_ctx)
     backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
     config = EngineConfig(
-        n_ctx=n_ctx, n_batch=n_batch, cache_type=cache_type, gpu_layers=layers, weight_cache=weight_cache
+        n_ctx=n_ctx, n_batch=n_batch, cache_type=cache_type, gpu_layers=layers, weight_cache=weight_cache,
+        overrides=overrides(override_tensor, n_cpu_moe),
     )
     return Engine(model, backends, config)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +17,7 @@ from octavo.huggingface import open_model_file
 from octavo.io.model_path import resolve
 from octavo.replicas.local import cards
 from octavo.router.events import LinesResponse
-from octavo.router.models import Model
+from octavo.router.models import Model, Models
 from octavo.router.pulls import Pull, Pulls
 from octavo.server.http.api_errors import ApiError, bad
 from octavo.server.http.body import read_as
@@ -26,9 +26,22 @@ from octavo.server.model_name import plain_name, tagged_name
 from octavo.server.routes.answer import json_response, unless_left
 from octavo.server.routes.ollama_facts import FOREVER, go_time, model_row, shown_model
 from octavo.server.routes.ollama_schema import OllamaCopyRequest, OllamaNameRequest
+from octavo.server.serve_options import Limits
 
-if TYPE_CHECKING:
-    from octavo.router.front import ModelsFront
+
+class Front(Protocol):
+    """What these routes ask of a front of models."""
+
+    models: Models
+    pulls: Pulls
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def require_pulls(self) -> None: ...
+
+    def require_removable(self, model: Model) -> None: ...
+
 
 TOLD_S = 0.5
 """Seconds after which it is told again how far a pull is."""
@@ -122,8 +135,8 @@ async def _nothing() -> Any:
     raise AssertionError("nothing more is received")
 
 
-def _front(request: Request) -> ModelsFront:
-    front: ModelsFront = request.app.state.front
+def _front(request: Request) -> Front:
+    front: Front = request.app.state.front
     return front
 
 

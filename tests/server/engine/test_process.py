@@ -194,7 +194,7 @@ def puppets(monkeypatch: pytest.MonkeyPatch, *those: Puppet | OSError) -> Proces
     """A client of engines that come one after the other, or can't be started."""
     left = iter(those)
 
-    def launched() -> Any:
+    def launched(*, grouped: bool) -> Any:
         one = next(left)
         if isinstance(one, OSError):
             raise one

@@ -193,7 +193,7 @@ class Chat:
         name, _, value = text.partition(" ")
         if not name:
             for setting, shown, origin in self._settings.rows():
-                self._write(f"{setting:<18}{shown}{'' if origin == 'default' else f' ({origin})'}\n")
+                self._write(f"{setting:<26}{shown}{'' if origin == 'default' else f' ({origin})'}\n")
             return
         if plain(name) == "n_ctx":
             raise UsageError(

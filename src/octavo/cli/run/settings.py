@@ -104,6 +104,6 @@ def _as_text(name: str, value: Any) -> str:
         return UNSET[name]
     if isinstance(value, list | tuple):
         return " ".join(map(repr, value)) or "none"
-    if value == "":
-        return "none"
+    if isinstance(value, str):
+        return repr(value) if value else "none"
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else f"{value}"

@@ -160,7 +160,7 @@ class AdapterInfo(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """What an engine has loaded; `max_loras` and more are of adapters that requests choose."""
+    """What an engine has loaded; `max_loras` and `adapters` are of adapters that requests choose."""
 
     n_ctx: int
     n_ctx_train: int
@@ -176,6 +176,7 @@ class Info(msgspec.Struct, frozen=True):
     pid: int = 0
     max_loras: int = 0
     adapters: list[AdapterInfo] = []
+    has_draft: bool = False
 
 
 class Prefill(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -331,11 +331,10 @@ class RequestHandle:
         }
 
     def _predicted(self) -> dict[str, int]:
-        """Tokens of drafts, where there were any, by OpenAI's names."""
-        drafted = [choice.drafted for choice in self.choices if choice.drafted is not None]
-        if not drafted:
+        """Tokens of drafts by OpenAI's names, where there is a draft model."""
+        if not self.service.info.has_draft:
             return {}
-        total, accepted = map(sum, zip(*drafted, strict=True))
+        total, accepted = (sum(choice.drafted[i] for choice in self.choices if choice.drafted) for i in (0, 1))
         return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": total - accepted}
 
     def shown_tokens(self, output: CompletionOutput) -> int:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.cpu.packed import cache_file, identity
+from octavo.backends.cpu.packed import cache_file
 from octavo.backends.cpu.packed.cache_file import BOOT_AT, PAGE, CacheFile, CacheWriter, DamagedError, _sum_of
 from octavo.backends.cpu.packed.store import MappedStore, WritingStore
+from octavo.io import file_identity
 from tests.backends.cpu.packed.cached import load, matrix, require_all_equal, write
 
 
@@ -138,8 +139,8 @@ def test_samples_cover_a_small_file_and_the_ends_of_a_large_one(tmp_path: Path) 
         data = bytearray(size)
         path.write_bytes(data)
         with open(path, "r+b", buffering=0) as file:
-            digests = {identity.samples(file.fileno(), 0, size)}
+            digests = {file_identity.samples(file.fileno(), 0, size)}
             for at in seen:
                 os.pwrite(file.fileno(), b"\1", at)
-                digests.add(identity.samples(file.fileno(), 0, size))
+                digests.add(file_identity.samples(file.fileno(), 0, size))
         assert len(digests) == 1 + len(seen)
