@@ -13,7 +13,8 @@ from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.generation import EXECUTING
 from octavo.runtime.output.reply import Reply
 from octavo.runtime.sampling.sampler import Sampler
-from octavo.runtime.scheduler.request import Constraint, Request
+from octavo.runtime.scheduler.constraint import Constraint
+from octavo.runtime.scheduler.request import Request
 
 
 @dataclass(eq=False)

@@ -13,7 +13,8 @@ from octavo.jit.clock import clock, compile_seconds
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.output.reply import Reply
 from octavo.runtime.sampling.sampler import Sampler
-from octavo.runtime.scheduler.request import Constraint, Request
+from octavo.runtime.scheduler.constraint import Constraint
+from octavo.runtime.scheduler.request import Request
 from octavo.text import Tokenizer
 
 EXECUTING = "generator already executing"

@@ -25,7 +25,7 @@ from octavo.runtime.output.thinking import PROMPT_END, Thinking, thinking_after
 from octavo.runtime.prompt_tokens import Message, Prompt, encode_prompt, token_ids
 from octavo.runtime.reranking import Ranker
 from octavo.runtime.sampling.sampler import Sampler, SamplingParams, make_sampler
-from octavo.runtime.scheduler.request import Constraint
+from octavo.runtime.scheduler.constraint import Constraint
 from octavo.runtime.text_embedding import Embedder, Pooling, require_generating
 from octavo.sizes import short_count
 from octavo.text import ChatTemplate, Tokenizer

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from octavo.runtime.grammar.grammar import Grammars
-from octavo.runtime.scheduler.request import Constraint
+from octavo.runtime.scheduler.constraint import Constraint
 from octavo.text import Tokenizer
 
 CLOSING = b'"}]'

@@ -25,7 +25,7 @@ from octavo.runtime.grammar.grammar_process import SLOW_NICE
 from octavo.runtime.grammar.host import Host
 from octavo.runtime.grammar.json_schema import read_schema, require_finite
 from octavo.runtime.grammar.workers import FATAL
-from octavo.runtime.scheduler.request import Constraint
+from octavo.runtime.scheduler.constraint import Constraint
 from octavo.text import Tokenizer
 from tests.limits import HANG_S, processor_time
 from tests.runtime import tiny

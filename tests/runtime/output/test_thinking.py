@@ -10,7 +10,7 @@ import pytest
 from octavo.errors import GrammarError
 from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.output.thinking import MARKERS, Thinking, thinking_after
-from octavo.runtime.scheduler.request import replay
+from octavo.runtime.scheduler.constraint import replay
 from octavo.text import Tokenizer
 from tests.runtime.grammar.grammar_walk import allowed_tokens, text_of, walk
 from tests.text.vocabularies import CONTROL, USER_DEFINED, byte_level

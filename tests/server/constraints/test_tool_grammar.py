@@ -12,7 +12,7 @@ import pytest
 
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.output.thinking import MARKERS, Thinking
-from octavo.runtime.scheduler.request import Constraint
+from octavo.runtime.scheduler.constraint import Constraint
 from octavo.server.constraints.tool_choice import or_json, tools_grammar
 from octavo.server.constraints.tool_parameters import ANYTHING, Tool
 from octavo.server.generation.output_parser import OutputParser

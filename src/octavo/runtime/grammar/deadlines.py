@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from octavo.jit.clock import clock
-from octavo.runtime.scheduler.request import Constraint
+from octavo.runtime.scheduler.constraint import Constraint
 
 IDLE_S = 0.01
 """Seconds to wait where nothing else is to be done, before messages are looked for again."""

@@ -23,7 +23,7 @@ from octavo.runtime.grammar.host import Host
 from octavo.runtime.grammar.json_schema import not_plain, read_schema
 from octavo.runtime.grammar.workers import GrammarWorker
 from octavo.runtime.output.thinking import AfterThinking, Thinking
-from octavo.runtime.scheduler.request import Constraint
+from octavo.runtime.scheduler.constraint import Constraint
 from octavo.text import Tokenizer
 
 Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice", "calls", "reply"]

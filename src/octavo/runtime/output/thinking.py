@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import GrammarError
-from octavo.runtime.scheduler.request import Constraint, Foreseeing, PendingMask, foresees, replay
+from octavo.runtime.scheduler.constraint import Constraint, Foreseeing, PendingMask, foresees, replay
 from octavo.text import Tokenizer
 
 Mask = np.ndarray[tuple[int], np.dtype[np.int32]]

@@ -25,7 +25,8 @@ from octavo.runtime.sampling.draw import draw
 from octavo.runtime.sampling.processors import NO_ADJUSTMENTS, Adjustments, DeviceAdjustments, adjustments_of
 from octavo.runtime.sampling.sampler import NOTHING_LEFT, ChainSampler, largest_first
 from octavo.runtime.sampling.top_k import BEST, CANDIDATES, CHANGED, LOGITS, MAX_CANDIDATES, TOTAL
-from octavo.runtime.scheduler.request import Constraint, Request, masked
+from octavo.runtime.scheduler.constraint import Constraint, masked
+from octavo.runtime.scheduler.request import Request
 
 
 @dataclass(slots=True)

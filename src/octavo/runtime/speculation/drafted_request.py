@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.runtime.scheduler.request import Foreseeing, PendingMask, Request, foresees
+from octavo.runtime.scheduler.constraint import Foreseeing, PendingMask, foresees
+from octavo.runtime.scheduler.request import Request
 
 
 class DraftConstraint:

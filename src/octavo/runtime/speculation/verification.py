@@ -16,8 +16,9 @@ from octavo.runtime.engine.batch import Feed
 from octavo.runtime.grammar.deadlines import wait_while_due
 from octavo.runtime.sampling.sampler import ChainSampler
 from octavo.runtime.sampling.step_sampler import SampledToken, StepSampler
+from octavo.runtime.scheduler.constraint import foresees
 from octavo.runtime.scheduler.prefill_budget import PrefillBudget
-from octavo.runtime.scheduler.request import Request, foresees
+from octavo.runtime.scheduler.request import Request
 from octavo.runtime.scheduler.scheduler import ScheduledStep
 from octavo.runtime.speculation.draft_lengths import FIRST_TOKENS, DraftLengths
 from octavo.runtime.speculation.draft_model import DraftModel

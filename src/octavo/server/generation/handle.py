@@ -302,7 +302,8 @@ class RequestHandle:
             self.stream.close()
             self.service.leave(*self._room, self._share)
             if self._share is not None:
-                self.service.metrics.of_keys.closed(self._share.name, self.choices)
+                read = sum(one.n_prompt - one.prefill.cached for one in self.choices if one.prefill is not None)
+                self.service.metrics.of_keys.closed(self._share.name, read, sum(one.tokens for one in self.choices))
 
     async def finished(self) -> list[list[CompletionOutput]]:
         """All outputs of each reply. Raises ApiError for more than is kept."""

@@ -15,7 +15,6 @@ from octavo.server.routes.vllm_metrics import as_vllm, cache_config
 if TYPE_CHECKING:
     from octavo.server.engine.client import EngineClient
     from octavo.server.engine.engine_protocol import StepOutputs, Vectors
-    from octavo.server.generation.handle import ChoiceState
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -60,12 +59,11 @@ class KeyMetrics:
         self.first = Histogram("octavo:key_time_to_first_token_seconds", "Seconds to a request's first token, by the "
                                "key's name", ["key"], buckets=SECONDS, registry=registry)
 
-    def closed(self, key: str, choices: Sequence[ChoiceState]) -> None:
-        """Count a request that has ended or was left, by its replies."""
+    def closed(self, key: str, read: int, generated: int) -> None:
+        """Count a request that has ended or was left: tokens of prompts that were read, and of replies."""
         self.requests.labels(key).inc()
-        read = (one.n_prompt - one.prefill.cached for one in choices if one.prefill is not None)
-        self.prompt.labels(key).inc(sum(read))
-        self.generated.labels(key).inc(sum(one.tokens for one in choices))
+        self.prompt.labels(key).inc(read)
+        self.generated.labels(key).inc(generated)
 
 
 class Collected(CollectorRegistry):
