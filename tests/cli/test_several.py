@@ -21,6 +21,7 @@ from octavo.router.catalog import Catalog, Found, in_cache, in_folder
 from octavo.server.serve_options import ServerOptions
 from tests.cli.conftest import Run
 from tests.hub_server import Hub
+from tests.runtime.tiny import write
 
 BASE = ServerOptions("models", secret="between-us", keys=("k",))
 
@@ -153,6 +154,39 @@ def test_settings_of_all_models_that_one_can_not_have(tmp_path: Path, caplog: py
     assert catalog.models["demo"].engine.n_ctx == 99999
     assert "models.ini: [*]: ctx-size = 99999: n_ctx is 99999, but the model was made for 1024 tokens" in caplog.text
     assert "(of demo)" in caplog.text
+
+
+def test_a_draft_of_all_models_goes_to_those_that_it_fits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other = Found("other", write(tmp_path / "other.gguf"), "argument")
+    forced = ServerLimits(draft="demo", speculate="draft")
+    for of_all, several, place in (
+        (options(limits=ServerLimits(draft="demo")), None, "--draft = "),
+        (options(limits=forced), preset(tmp_path, "[demo]\ntemp = 0"), "--draft = "),
+        (None, preset(tmp_path, "[*]\ndraft = demo\n"), "models.ini: [*]: draft = "),
+    ):
+        caplog.clear()
+        found = look((DEMO, other), several, of_all).models
+        assert (found["demo"].engine.draft, found["other"].engine.draft) == (resolve("demo"), None)
+        assert found["other"].engine.speculate == "auto"
+        (said,) = caplog.messages
+        assert place in said
+        assert "another vocabulary: token " in said
+        assert "other is served without it" in said
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("draft = demo", r"models.ini: \[other\]: draft = .*: another vocabulary: token "),
+    ("draft = {other}\nspeculate = off", r"\[other\]: draft = .*: speculate is off, beside a draft model"),
+    ("draft = {other}\ntensor-parallel = 2", r"\[other\]: draft = .*: there is no draft model for tensor_parallel"),
+    ("draft = /nowhere.gguf", r"models.ini: \[other\]: draft = /nowhere.gguf: /nowhere.gguf"),
+])
+def test_a_draft_of_one_model_that_does_not_fit(tmp_path: Path, text: str, words: str) -> None:
+    path = write(tmp_path / "other.gguf")
+    given = DEMO, Found("other", path, "argument")
+    with pytest.raises(UsageError, match=words):
+        look(given, preset(tmp_path, f"[other]\n{text.format(other=path)}\n"))
+    found = look(given, preset(tmp_path, f"[other]\ndraft = {path}\n")).models
+    assert (found["demo"].engine.draft, found["other"].engine.draft) == (None, path)
 
 
 def test_two_models_with_one_name(tmp_path: Path) -> None:
