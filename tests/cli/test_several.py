@@ -196,17 +196,27 @@ def test_two_models_with_one_name(tmp_path: Path) -> None:
         look((DEMO, Found("second", str(other), "argument", ("demo",))))
 
 
+def test_models_that_were_named_come_first(tmp_path: Path) -> None:
+    folder = Several(models_dir=str(tmp_path))
+    for name in ("a.gguf", "demo.gguf", "z.gguf"):
+        (tmp_path / name).symlink_to(DEMO.path)
+    z = Found("z", str(tmp_path / "z.gguf"), "argument")
+    found = look((z, DEMO), folder).models
+    assert [(one.name, one.source) for one in found.values()] == [
+        ("z", "argument"), ("demo", "argument"), ("a", "models_dir")]
+
+
 def test_two_files_of_one_name(tmp_path: Path) -> None:
     paths = [tmp_path / "sub" / "one.gguf", tmp_path / "one.gguf"]
     for path in paths:
         path.parent.mkdir(exist_ok=True)
         shutil.copy(resolve("demo"), path)
     first, second = (Found("one", str(path), "argument") for path in paths)
-    words = re.escape(f"{paths[0]} and {paths[1]} would both be called 'one'; give one of them another name in "
-                      "--models-preset ([NAME], model = FILE)")
-    with pytest.raises(UsageError, match=words):
+    words = (" and {} would both be called 'one'; give one of them another name in --models-preset "
+             "([NAME], model = FILE)")
+    with pytest.raises(UsageError, match=re.escape(f"{paths[0]}{words.format(paths[1])}")):
         look((first, second))
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=re.escape(f"{paths[1]}{words.format(paths[0])}")):
         look((second,), preset(tmp_path, f"[one]\nmodel = {paths[0]}").__class__(models_dir=str(paths[0].parent)))
     with pytest.raises(UsageError, match="would both be called 'one'"):
         look((second,), preset(tmp_path, f"[one]\nmodel = {paths[0]}"))
@@ -234,7 +244,7 @@ def test_a_name_that_is_unknown() -> None:
     ("demo demo --alias a", "--alias is of one model: write it into the model's section of --models-preset"),
     ("demo demo --lora a", "--lora is of one model"),
     ("demo demo --memory much", "--memory is 'much' (allowed: bytes, such as 512M or 4G)"),
-    ("demo demo --models-dir /nowhere", "--models-dir is '/nowhere', which is not a folder"),
+    ("demo --models-dir /nowhere", "--models-dir is '/nowhere', which is not a folder"),
     ("demo --models-preset /nowhere.ini", "/nowhere.ini"),
     ("demo /nowhere.gguf", "/nowhere.gguf"),
 ])

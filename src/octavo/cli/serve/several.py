@@ -296,11 +296,9 @@ class Shelf:
     def _found(self) -> Iterator[Found]:
         from octavo.router.catalog import in_cache, in_folder
 
-        if not self.given:
-            yield from in_cache()
+        yield from self.given or in_cache()
         if self.several.models_dir is not None:
             yield from in_folder(self.several.models_dir)
-        yield from self.given
 
     def _add(self, section: Section, found: dict[str, Found]) -> None:
         """Have a section's model among those that are there, under the section's name."""
