@@ -459,8 +459,11 @@ class Command:
     def __init__(self, *options: str) -> None:
         self.process = subprocess.Popen([*COMMAND, *options], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        found = re.fullmatch(r"octavo: demo is served at (https?)://127\.0\.0\.1:(\d+)\n", line)
+        first = self.process.stderr.readline()
+        assert re.fullmatch(r"octavo: loading \S+demo\.gguf\n", first), first
+        under_way = "octavo: reading and packing weights\n", "octavo: compiling kernels for this CPU (once)\n"
+        line = next(line for line in self.process.stderr if line not in under_way)
+        found = re.fullmatch(r"octavo: demo is served at (https?)://127\.0\.0\.1:(\d+), with a chat page\n", line)
         assert found is not None, line
         self.scheme = found[1]
         self.server = Server(int(found[2]), None, None)  # type: ignore[arg-type]
