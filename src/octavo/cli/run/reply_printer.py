@@ -153,5 +153,5 @@ def speeds(generation: Generation, loading: Loading | None = None) -> str:
         parts.append(f"load {loading.seconds:.2f} s")
     compiling = t.compile_seconds if loading is None else loading.compile_seconds
     if compiling:
-        parts.append(f"kernels compiled for {compiling:.1f} s, this once")
+        parts.append(f"{compiling:.1f} s compiling kernels (first run only)")
     return "; ".join(parts)
