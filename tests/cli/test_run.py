@@ -282,3 +282,8 @@ def test_what_is_no_grammar(octavo: Run, alphabet: str, options: list[str], mess
     result = octavo("run", alphabet, "Hi", *options)
     assert (result.status, result.out) == (2, "")
     assert message in result.err
+
+
+@pytest.mark.parametrize("given", [["--cpu-moe"], ["--n-cpu-moe", "2"]])
+def test_a_model_without_experts_is_told_by_the_option_that_was_typed(octavo: Run, given: list[str]) -> None:
+    assert octavo("run", "demo", "hi", *given).error() == f"octavo: error: {given[0]}: the model has no experts"

@@ -66,7 +66,7 @@ class Naming:
     """What a model is called, and which of its templates it has."""
 
     alias: Annotated[
-        str | None, access_option(metavar="NAME,NAME", help="Names of the model; the first by alphabet is shown.")
+        str | None, access_option(metavar="NAME,NAME", help="Names of the model; lists show the alphabetically first.")
     ] = None
     tags: Annotated[str | None, access_option(metavar="TAG,TAG", help="Tags that /v1/models shows.")] = None
     strict_model: Annotated[bool, access_option("--strict-model", help="Refuse requests for other models.")] = False
