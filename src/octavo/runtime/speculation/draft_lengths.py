@@ -77,6 +77,8 @@ class DraftLengths:
         taken         how likely each token is to be accepted that the step has already
         """
         known, base = self.costs.known(replies), self._seconds(replies)
+        if not base:  # a step without drafts comes first
+            return [0] * len(rates)
         room = min(room, 2 * known if known else FIRST_TOKENS * max(1, min(len(rates), 2)))
         gains = sorted(
             ((rate**n, n, i) for i, rate in enumerate(rates) for n in range(1, min(most[i], self.most) + 1)),
@@ -91,8 +93,7 @@ class DraftLengths:
                 if n > longest or tokens == room:
                     continue
                 tokens, expected, lengths[i] = tokens + 1, expected + gain, n
-                making = longest * pass_seconds / base if base else 0.0
-                speed = expected / (self.costs.factor(replies, tokens) + making)
+                speed = expected / (self.costs.factor(replies, tokens) + longest * pass_seconds / base)
                 if speed > best:
                     best, chosen = speed, list(lengths)
         return chosen
@@ -105,6 +106,8 @@ class DraftLengths:
     def pays(self, replies: int, lengths: Sequence[int]) -> bool:
         """Whether there are drafts; now and then also where they did not pay lately, to see whether they do again."""
         size = _class(replies)
+        if not self._seconds(replies):
+            return False
         if any(lengths):
             self._skipped[size], self._backoff[size] = 0, FIRST_BACKOFF
             return True
