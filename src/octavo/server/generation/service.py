@@ -226,7 +226,7 @@ class Service:
         Behind a NUL stands the adapter of a request, which the engine adds. Raises ApiError for a salt with one.
         """
         if "\0" in (salt or ""):
-            raise bad("cache_salt: NUL is no part of a salt", "cache_salt")
+            raise bad("cache_salt has a NUL (allowed: any other character)", "cache_salt")
         known = "" if self.options.share_cache else key
         if not known:  # routers that know the salt find it in KV events
             return salt or ""
