@@ -177,6 +177,10 @@ def test_another_command_is_told_apart_from_the_one_that_began(tmp_path: Path) -
     other = run(source, output, "--temp", "0", "-n", "5")
     assert (other.returncode, "was begun with another max tokens (4, and now it is 5)" in other.stderr) == (2, True)
     assert comparable(output) == [first]
+    hotter = run(source, output, "--temp", "0.5", "-n", "4")
+    assert "was begun with another temperature (0.0, and now it is 0.5): " in hotter.stderr
+    narrower = run(source, output, "--temp", "0", "--top-p", "0.5", "-n", "4")
+    assert "was begun with another top_p (not set, and now it is 0.5): " in narrower.stderr
     again = run(source, output, "--temp", "0", "-n", "4")
     said = f"octavo: {output}: 1 of 1 line is done (all of them before this run)\n"
     assert (again.returncode, again.stderr) == (0, said)

@@ -137,9 +137,11 @@ def test_results_are_not_written_over_a_model(octavo: Run, models: tuple[str, st
     assert Path(models[1]).read_bytes() == before
 
 
-def test_a_picture_needs_matplotlib(octavo: Run, models: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_needs_matplotlib(
+    octavo: Run, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "matplotlib" in octavo("eval", "compare", *models, "--plot", "found.svg").error()
+    assert "matplotlib" in octavo("eval", "compare", *models, "--plot", str(tmp_path / "found.svg")).error()
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "nothing", '{"base": 5}'])

@@ -121,6 +121,11 @@ def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
     assert "allow_requantize" in octavo("quantize", dst, again, "Q4_0").error()
     assert octavo("quantize", dst, again, "Q4_0", "--allow-requantize").status == 0
     assert types(again)["blk.0.attn_v.weight"] == "Q4_0"
+    narrow = str(small.write(tmp_path / "narrow.gguf", {"blk.0.attn_v.weight": np.ones((64, 96), np.float32)}))
+    assert octavo("quantize", narrow, dst, "Q8_0").status == 0
+    assert "allow_requantize" in octavo("quantize", dst, again, "Q4_K").error(), "alone, without a warning before it"
+    told = octavo("quantize", dst, again, "Q4_K", "--allow-requantize").err
+    assert "1 of 19 tensors have rows that are not whole blocks: blk.0.attn_v.weight (96 values, not a m" in told
     for kind in ("F16", "F32"):
         got = octavo("quantize", dst, again, kind)
         assert got.status == 0, "floats lose nothing, so nobody has to allow it"

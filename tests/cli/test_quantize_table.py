@@ -71,3 +71,10 @@ def test_types_of_a_checkpoint_and_how_many_are_exact(capsys: pytest.CaptureFixt
     assert found[1].split()[-1] == "exact"
     assert found[-1].startswith("b is Q4_1, F16 (1 of 2 quantized tensors exactly): ")
     assert " of gptq; " in found[-1]
+
+
+def test_a_preset_none_of_whose_blocks_fit_is_told_with_its_types(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [replace(ROW, type=kind) for kind in ("Q4_0", "Q8_0", "F32")]
+    assert lines(Report("a", "b", "Q2_K", False, rows=rows), capsys)[-1].startswith("b is Q2_K (as Q4_0, Q8_0): ")
+    rows.append(replace(ROW, type="Q2_K"))
+    assert lines(Report("a", "b", "Q2_K", False, rows=rows), capsys)[-1].startswith("b is Q2_K: ")

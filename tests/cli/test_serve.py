@@ -37,7 +37,15 @@ def test_a_port_that_is_taken(octavo: Run) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         result = octavo("serve", "demo", "--port", str(port))
-    assert str(port) in result.error()
+    assert f"port {port}: " in result.error()
+    assert "try another --port" in result.error()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.invalid"])
+def test_a_host_that_is_not_this_machine(octavo: Run, host: str) -> None:
+    error = octavo("serve", "demo", "--host", host, "--port", "0").error()
+    assert f"can't listen on host {host}, port 0: " in error
+    assert "(--host takes a name or address of this machine; 0.0.0.0: all of them)" in error
 
 
 def test_a_file_without_keys(octavo: Run, tmp_path: Path) -> None:
@@ -45,6 +53,14 @@ def test_a_file_without_keys(octavo: Run, tmp_path: Path) -> None:
     keys.write_text("\n\n")
     result = octavo("serve", "demo", "--api-key-file", str(keys))
     assert "no key" in result.error()
+
+
+def test_what_stands_behind_a_key_is_not_shown(octavo: Run, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-bbb\nname=x sk-aaa\n")
+    error = octavo("serve", "demo", "--api-key-file", str(keys)).error()
+    assert "behind key 2 stands something other than name=NAME" in error
+    assert "sk-aaa" not in error
 
 
 def test_a_key_that_no_header_can_have(octavo: Run) -> None:

@@ -252,6 +252,12 @@ def test_command_lines_that_are_wrong(octavo: Run, line: str, words: str) -> Non
     assert words in octavo("serve", *line.split(), "--port", "0").error()
 
 
+def test_a_model_of_the_folder_that_is_named_by_its_name_alone(octavo: Run, tmp_path: Path) -> None:
+    (tmp_path / "one.gguf").write_bytes(b"x")
+    error = octavo("serve", "demo", "one", "--models-dir", str(tmp_path), "--port", "0").error()
+    assert error == "octavo: error: one is in --models-dir, whose models are all served: leave it out"
+
+
 def test_a_name_that_cannot_be_shown(octavo: Run, tmp_path: Path) -> None:
     path = tmp_path / "a\nb.gguf"
     path.write_bytes(b"x")

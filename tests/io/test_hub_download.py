@@ -226,7 +226,7 @@ def test_too_many_requests(
 def test_a_server_that_stays_busy(hub: Hub, repository: Repository, waits: list[float]) -> None:
     hub.faults += [Fault("/cdn/", 503) for _ in range(9)]
     with pytest.raises(
-        HubError, match=r"is busy \(status 503\); gave up after 5 tries: the same command resumes later"
+        HubError, match=r"is busy \(status 503\); gave up after 5 tries: trying again later resumes"
     ):
         pull(NAME)
     assert sum(waits) == 1 + 2 + 4 + 8

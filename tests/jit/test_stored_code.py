@@ -155,7 +155,7 @@ def test_a_kernel_that_can_not_be_kept_is_used(
     assert not list(folder.iterdir())
 
 
-@pytest.mark.parametrize(("writable", "said"), [(True, ", which are kept for the next time\n"), (False, "\n")])
+@pytest.mark.parametrize(("writable", "said"), [(True, " (first run only)\n"), (False, "\n")])
 def test_what_is_said_of_compiling(
     writable: bool, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,8 +37,10 @@ class User:
 
     def say(self, text: str, wait: bool = True) -> None:
         self.page.fill("#prompt", text)
+        before = self.page.locator(".message").count()
         self.page.press("#prompt", "Enter")
         if wait:
+            self.page.wait_for_function("n => document.querySelectorAll('.message').length > n", arg=before)
             self.page.wait_for_selector(DONE)
 
     def texts(self, selector: str) -> list[str]:

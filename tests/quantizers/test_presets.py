@@ -154,3 +154,4 @@ def test_a_preset_that_saves_nothing_says_so(name: str, said: str, caplog: pytes
     choose_types(shapes | {"token_embd.weight": (4096, 576)}, Facts(layers=4), find_preset(name), Choices())
     assert [message.endswith(said) for message in caplog.messages] == [True]
     assert ("a smaller file" in caplog.text) is bool(said)
+    assert "(576 values, not a multiple of " in caplog.text

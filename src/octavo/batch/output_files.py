@@ -231,9 +231,15 @@ class OutputFiles:
         if changed is None:
             return
         if self.done:
-            told = f"{self.responses.path} was begun with another {changed}"
+            old, new = before.get(changed), now.get(changed)
+            if isinstance(old, dict) and isinstance(new, dict):  # settings by name: the first that differs
+                one = next(name for name in {**old, **new} if old.get(name) != new.get(name))
+                old, new, told = old.get(one), new.get(one), one
+            else:
+                told = changed
+            told = f"{self.responses.path} was begun with another {told}"
             if changed not in MARKS:
-                told += f" ({_value(before.get(changed))}, and now it is {_value(now.get(changed))})"
+                told += f" ({_value(old)}, and now it is {_value(new)})"
             raise UsageError(f"{told}: go on with that one, or take another name for OUT; --restart begins anew, and "
                              f"deletes what was answered ({len(self.done):,})")
         self.errors.cut(0)
@@ -291,5 +297,5 @@ class OutputFiles:
 
 def _value(value: Any) -> str:
     """A value of the journal, in a few words."""
-    text = "none" if value is None else json.dumps(value, ensure_ascii=False)
+    text = "not set" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -351,8 +351,8 @@ class App(typer.Typer):
         return super().command(name, cls=Command, **more)
 
 
-def option_of(argument: str) -> Option | None:
-    """The row of an argument's name in Python, where that of windows of a text is `context`."""
+def options_of(argument: str) -> list[Option]:
+    """The rows of an argument's name in Python, where that of windows of a text is `context`."""
     argument = "n_ctx" if argument == "context" else argument
     names = ((row, f"{row.python} {row.name[2:]}".replace("-", "_")) for row in ROWS)
-    return next((row for row, words in names if argument and re.search(rf"\b{argument}\b", words)), None)
+    return [row for row, words in names if argument and re.search(rf"\b{argument}\b", words)]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from octavo.cli.lora_command import adapters
-from octavo.cli.option_names import option_of, plain
+from octavo.cli.option_names import options_of, plain
 from octavo.errors import UsageError
+from octavo.runtime.argument_checks import integer
 
 if TYPE_CHECKING:
     from octavo.runtime.engine.placement import GpuLayers
@@ -51,14 +52,14 @@ CpuMoe = Annotated[
 ]
 NCpuMoe = Annotated[
     int,
-    place_option("--n-cpu-moe", "-ncmoe", metavar="N",
+    place_option("--n-cpu-moe", "-ncmoe", metavar="N", show_default=False,
                  help="The experts of the first N layers are on the CPU (default: as few as it takes to fit)."),
 ]
 OverrideTensor = Annotated[
     list[str] | None,
     place_option("--override-tensor", "-ot", metavar="REGEX=DEVICE",
-                 help="Weights in whose names REGEX is found are on DEVICE, cpu or gpu; may be repeated, the first "
-                 "that is found counts."),
+                 help="Weights in whose names REGEX is found are on DEVICE, cpu or gpu; may be repeated; the first "
+                 "match wins."),
 ]
 TensorParallel = Annotated[
     int,
@@ -89,7 +90,8 @@ Draft = Annotated[
 Speculation = Annotated[
     Literal["auto", "lookup", "draft", "off"],
     typer.Option("--speculate", rich_help_panel="Speculative decoding",
-                 help="Where drafts come from: the reply's own text, --draft, or auto: both (on a GPU only --draft)."),
+                 help="Where drafts come from: lookup (earlier text and replies), the --draft model, or auto: both "
+                 "(on a GPU only --draft)."),
 ]
 
 RAY_ADDRESS_HELP = "The Ray cluster for replicas: HOST:PORT, auto (this machine's) or local (started for this command)."
@@ -127,7 +129,9 @@ class Place:
     @property
     def cpu_experts(self) -> CpuExperts:
         """How many layers have their experts on the CPU."""
-        return "all" if self.cpu_moe else self.n_cpu_moe
+        from octavo.runtime.engine.tensor_overrides import MOST_LAYERS
+
+        return "all" if self.cpu_moe else integer("n_cpu_moe", self.n_cpu_moe, 0, MOST_LAYERS)
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -186,7 +190,7 @@ class SamplingFlags:
         sampling_option(help="Only tokens this likely, relative to the likeliest (default: the model's, or 0.05)."),
     ] = None
     repeat_penalty: Annotated[
-        float | None, sampling_option(help="Above 1: recent tokens get less likely (default: the model's, or 1).")
+        float | None, sampling_option(help="Above 1: recent tokens become less likely (default: the model's, or 1).")
     ] = None
     repeat_last_n: Annotated[
         int | None, sampling_option(help="How many tokens are recent; -1: all (default: the model's, or 64).")
@@ -270,11 +274,11 @@ def in_plain_words(message: str) -> str:
 def worded(error: UsageError, arguments: Sequence[str]) -> str:
     """An error's text with the option as the user typed it in `arguments`, instead of Python's name for it."""
     text = str(error)
-    row = option_of(error.argument or "")
-    if row is None or not text.startswith(error.argument or ""):
+    rows = options_of(error.argument or "")
+    if not rows or not text.startswith(error.argument or ""):
         return text
     given = {plain(argument.partition("=")[0]) for argument in arguments if argument.startswith("-")}
-    option = next((name for name in (*row.own, *row.others()) if name in given), row.name)
+    option = next((name for row in rows for name in (*row.own, *row.others()) if name in given), rows[0].name)
     return option + text.removeprefix(error.argument or "")
 
 

@@ -115,7 +115,7 @@ def _show() -> None:
         _Progress.line.show(what, done, total)
     elif not _Progress.said and compile_seconds() > clock.NOTICE_S:
         _Progress.said = True
-        told = ", which are kept for the next time" if kept() else ""
+        told = " (first run only)" if kept() else ""
         print(f"octavo: compiling kernels for this CPU{told}", file=sys.stderr)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -141,8 +142,10 @@ def bind(host: str, port: int) -> socket.socket:
             sock.listen(BACKLOG)
             failing.pop_all()
     except OSError as error:
-        why = f"{error.strerror or error} (try another --port; 0 takes any free one)"
-        raise UsageError(f"can't listen on host {host}, port {port}: {why}") from None
+        advice = "try another --port; 0 takes any free one"
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            advice = "--host takes a name or address of this machine; 0.0.0.0: all of them"
+        raise UsageError(f"can't listen on host {host}, port {port}: {error.strerror or error} ({advice})") from None
     return sock
 
 

@@ -59,7 +59,7 @@ def test_the_same_tokens_in_fewer_steps(make_engine: MakeEngine, noisy: Engine, 
     other, got = replies(engine, *(request(p, params) for p in prompts), draft=noisy)
     assert got == want
     stats = other.stats()
-    assert stats.accepted_tokens > 0.4 * stats.drafted_tokens > 0
+    assert stats.accepted_tokens > 0.2 * stats.drafted_tokens > 0
     assert stats.steps < core.stats().steps
 
 

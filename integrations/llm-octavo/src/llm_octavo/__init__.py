@@ -29,13 +29,13 @@ def register_embedding_models(register: Callable[..., None]) -> None:
 def register_commands(cli: click.Group) -> None:
     @cli.group()
     def octavo() -> None:
-        """Where Octavo's models are."""
+        """Set the folder of Octavo's models."""
 
     @octavo.command("models-dir")
     @click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, resolve_path=True))
     @click.option("--none", is_flag=True, help="No folder from now on.")
     def folder_of_models(folder: str | None, none: bool) -> None:
-        """Show the folder whose models are there beside those of the hub's cache, or choose FOLDER for it."""
+        """Show the folder of models, or set it to FOLDER. Models of the hub's cache are always listed."""
         if folder is not None or none:
             set_models_dir(folder)
         try:

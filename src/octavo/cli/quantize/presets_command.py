@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from dataclasses import replace
 
 from octavo.cli.columns import print_columns
 from octavo.cli.plain import printable, to_json
@@ -20,24 +20,18 @@ from octavo.sizes import size
 def show_presets(src: str, as_json: bool) -> None:
     """Print the bytes of all tensors under each preset, the largest first, and which presets want an imatrix."""
     require_there(src)
-    log = logging.getLogger("octavo.quantizers.mix.mixing")  # rows that don't fit are in the sizes
-    level = log.level
-    log.setLevel(logging.ERROR)
     rows = []
-    try:
-        with GGUFFile.open(src) as file:
-            source = gguf_source(file)
-            for preset in PRESETS:
-                job = plan(source, preset, Choices())
-                report = write_model(job, "", dry_run=True)
-                try:
-                    require_weighted(job)
-                    wants = False
-                except UsageError:
-                    wants = True
-                rows.append((preset.name, report.nbytes, report.bits_per_weight, wants))
-    finally:
-        log.setLevel(level)
+    with GGUFFile.open(src) as file:
+        source = gguf_source(file)
+        for preset in PRESETS:
+            job = replace(plan(source, preset, Choices()), notes=())  # rows that don't fit are in the sizes
+            report = write_model(job, "", dry_run=True)
+            try:
+                require_weighted(job)
+                wants = False
+            except UsageError:
+                wants = True
+            rows.append((preset.name, report.nbytes, report.bits_per_weight, wants))
     rows.sort(key=lambda row: -row[1])
     if as_json:
         names = ("preset", "bytes", "bits_per_weight", "needs_imatrix")

@@ -12,6 +12,7 @@ from octavo.cli.columns import print_columns
 from octavo.cli.plain import printable
 from octavo.quantizers.job.job_report import Report, TensorRow
 from octavo.quantizers.job.job_source import FLOATS
+from octavo.quantizers.mix.presets import PRESETS
 from octavo.sizes import size
 
 BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -43,7 +44,7 @@ def show(report: Report) -> None:
         tensors = "1 tensor" if len(quantized) == 1 else f"{len(quantized)} tensors"
         print(f"relative error of {tensors}: {total:.3%} (root mean square over their values)")
     what = "would be" if report.dry_run else "is"
-    kind, layout = (report.preset, "") if report.layout is None else (_types(report), f" of {report.layout}")
+    kind, layout = (_preset(report), "") if report.layout is None else (_types(report), f" of {report.layout}")
     print(
         f"{printable(report.target)} {what} {kind}: {size(report.nbytes)} of tensors, from"
         f" {size(report.source_bytes)}{layout}; {report.bits_per_weight:.2f} bits per weight"
@@ -53,6 +54,13 @@ def show(report: Report) -> None:
             f"octavo: that is not smaller than {printable(report.source)}: the preset saves nothing here",
             file=sys.stderr,
         )
+
+
+def _preset(report: Report) -> str:
+    """The preset's name, with the types of quantized tensors where none of them is of the type that the name says."""
+    base = next((preset.base for preset in PRESETS if preset.name == report.preset), None)
+    types = {row.type: None for row in report.rows if row.type not in FLOATS}
+    return report.preset if base is None or base in (*types, *FLOATS) else f"{report.preset} (as {', '.join(types)})"
 
 
 def _types(report: Report) -> str:

@@ -121,7 +121,8 @@ def run(
             from octavo.cli.inspect.facts import headline
 
             log.info("%s; loaded in %.2f s", headline(loaded), loading.seconds)
-        log.info("sampling: %s", {**loaded.sampling_defaults(), **options} or "the defaults")
+        settings = {**loaded.sampling_defaults(), **options}
+        log.info("sampling: %s", ", ".join(f"{name} {value}" for name, value in settings.items()) or "the defaults")
         try:
             answer = answer_json if output.as_json else answer_text
             answer(loaded, text, reply.raw, options, loading, output.stats or log.isEnabledFor(logging.INFO))

@@ -57,7 +57,7 @@ class Routers:
     ] = None
     replay: Annotated[
         str | None,
-        router_option("--kv-events-replay", metavar="ADDRESS", help="Publish missed KV events again: tcp://*:5558."),
+        router_option("--kv-events-replay", metavar="ADDRESS", help="Replay missed KV events to subscribers: tcp://*:5558."),
     ] = None
     topic: Annotated[
         str, router_option("--kv-events-topic", metavar="TEXT", help="The topic of KV events, e.g. kv@POD@MODEL.")

@@ -31,7 +31,7 @@ from octavo.cli.serve.options import (
     slot_folder,
     words_of,
 )
-from octavo.errors import OctavoError, UsageError
+from octavo.errors import FileError, OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.router.catalog import Catalog, Found, KnownModel
@@ -389,7 +389,7 @@ def run_several(models: Sequence[str], access: Access, options: ModelOptions, se
     front = replace(
         server_options("models", access, Naming(), options.defaults, options.limits, ()), secret=secrets.token_hex(16)
     )
-    shelf = Shelf([_given(model, offline) for model in models], options, front, several, offline)
+    shelf = Shelf([_given(model, offline, several.models_dir) for model in models], options, front, several, offline)
 
     def told(made: ModelsFront) -> None:
         shown = f"[{front.host}]" if ":" in front.host else front.host
@@ -406,14 +406,22 @@ def run_several(models: Sequence[str], access: Access, options: ModelOptions, se
     print("octavo: stopped", file=sys.stderr)
 
 
-def _given(model: str, offline: bool) -> Found:
-    """A model of the command line, which is downloaded where it is not on this machine."""
+def _given(model: str, offline: bool, folder: str | None) -> Found:
+    """A model of the command line, which is downloaded where it is not on this machine; `folder` is --models-dir.
+
+    Raises FileError where nothing is, and UsageError for the bare name of a model of the folder.
+    """
     from octavo.io.hub.download_cache import shown_name
     from octavo.io.model_path import hub_name
-    from octavo.router.catalog import Found
+    from octavo.router.catalog import Found, in_folder
 
     is_hubs = hub_name(model) is not None and model != "demo"
-    path = _there(model, offline)
+    try:
+        path = _there(model, offline)
+    except FileError:
+        if folder is not None and any(one.name == model.removesuffix(".gguf") for one in in_folder(folder)):
+            raise UsageError(f"{model} is in --models-dir, whose models are all served: leave it out") from None
+        raise
     name = model if is_hubs else shown_name(path).removesuffix(".gguf")
     if not name.isprintable():
         raise UsageError(f"{path!r} has a name with characters that can't be shown; give it another one in "

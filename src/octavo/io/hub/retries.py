@@ -39,7 +39,7 @@ class Retries:
         """Wait 1, 2, 4, ... seconds, or as many as the server `asked` for. Raises HubError where it is no use."""
         self._failed += 1
         if self._failed >= self._tries:
-            advice = "the same command resumes later, and --offline uses what is on this machine"
+            advice = "trying again later resumes, and `octavo run MODEL --offline` uses what is on this machine"
             raise HubError(f"{problem}; gave up after {self._tries} tries: {advice}")
         if asked is not None and asked > LONGEST_S:
             raise HubError(f"{problem}, and asks to wait {asked:,.0f} seconds: run the same command then to resume")

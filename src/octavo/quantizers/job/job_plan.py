@@ -40,6 +40,7 @@ class QuantizeJob:
     """What to make of a source: the type of each tensor that changes, what the file says of it, and what is made.
 
     about  the run of the method that made it, if one did
+    notes  what is to be said before it is done
     """
 
     source: ModelSource
@@ -49,6 +50,7 @@ class QuantizeJob:
     imatrix: Imatrix | None = None
     made: Mapping[str, GgufWeight] = field(default_factory=dict)
     about: MethodRun | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> list[SourceTensor]:
@@ -74,10 +76,13 @@ class FileMethod(Protocol):
 def plan(source: ModelSource, preset: Preset, choices: Choices, imatrix: Imatrix | None = None) -> QuantizeJob:
     """The types that `preset` and `choices` give to the tensors of `source`. Raises UsageError."""
     shapes = {tensor.name: tensor.shape for tensor in source.tensors}
-    types = choose_types(shapes, source.facts, preset, choices, has_imatrix=imatrix is not None)
+    notes = list[str]()
+    types = choose_types(
+        shapes, source.facts, preset, choices, has_imatrix=imatrix is not None, told=notes.append
+    )
     stored = {tensor.name: tensor.type_name for tensor in source.tensors}
     types = {name: fmt for name, fmt in types.items() if fmt.name != stored[name]}
-    return QuantizeJob(source, preset.name, types, preset.file_type, imatrix)
+    return QuantizeJob(source, preset.name, types, preset.file_type, imatrix, notes=tuple(notes))
 
 
 def require_ready(dst: StrPath, model: Iterable[str], imatrix: Imatrix | None, *readers: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from octavo.quantizers.job.method_result import MethodRun, undersampled, warn
 from octavo.quantizers.job.quantization_record import KEY, MethodRecord, WeightRecord, record_bytes, to_json
 from octavo.quantizers.job.recode import Pipeline, Slab, checked_copy, joined, room, slabs_of, workers
 
+_log = logging.getLogger(__name__)
 QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION, the version of the block formats
 _INFO_BYTES = 8 + 4 + 4 + 8  # bytes of a tensor info without its name and sizes
 _ALIGNMENT = 32  # alignment of tensors where the file says nothing
@@ -53,10 +55,13 @@ def write_model(
     report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
     if method is not None:
         method.require(job)
+    if not dry_run:
+        require_sources(job, allow_requantize)
+    for note in job.notes:
+        _log.warning("%s", note)
     if dry_run:
         report.rows.extend(_row(job, tensor) for tensor in job.tensors)
         return report
-    require_sources(job, allow_requantize)
     require_weighted(job)
     require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.tensors))
     made = None if method is None else method(job)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -114,11 +114,13 @@ def is_kept(name: str, shape: tuple[int, ...], choices: Choices) -> bool:
 
 
 def choose_types(
-    shapes: Mapping[str, tuple[int, ...]], facts: Facts, preset: Preset, choices: Choices, *, has_imatrix: bool = False
+    shapes: Mapping[str, tuple[int, ...]], facts: Facts, preset: Preset, choices: Choices, *, has_imatrix: bool = False,
+    told: Callable[[str], object] = _log.warning,
 ) -> dict[str, BlockFormat]:
     """The type of each tensor that the preset changes, by name; the others stay as they are.
 
     shapes  of all tensors of the model, in NumPy order
+    told    is told, in a sentence, of rows that get another type than the preset's, as they are not whole blocks of it
 
     Raises UsageError for a choice that is not a type or regular expression, matches no tensor, or doesn't fit a row.
     """
@@ -131,9 +133,7 @@ def choose_types(
     if mixer.unfit:
         first = ", ".join(mixer.unfit[:3]) + (", ..." if len(mixer.unfit) > 3 else "")
         smaller = "" if preset.name in PLAIN else _smaller(shapes, facts, types, has_imatrix)
-        _log.warning(
-            "rows of %d of %d tensors are not whole blocks: %s%s", len(mixer.unfit), len(shapes), first, smaller
-        )
+        told(f"{len(mixer.unfit)} of {len(shapes)} tensors have rows that are not whole blocks: {first}{smaller}")
     return types
 
 
@@ -183,7 +183,8 @@ class _Mixer:
             manual = base if self.choices.pure else self._mixed(name, kind, shape, base)
         fitting = fallback(manual, shape[-1])
         if fitting is not manual:
-            self.unfit.append(f"{name} is {fitting.name} instead of {manual.name}")
+            why = f"{shape[-1]} values, not a multiple of {manual.block}"
+            self.unfit.append(f"{name} ({why}) is {fitting.name} instead of {manual.name}")
         return fitting
 
     def _mixed(self, name: str, kind: str, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:

@@ -21,7 +21,8 @@ def speculation(wanted: Speculate | None, backend: Backend, draft: object = None
     UsageError where a draft model is asked for or given, but not both.
     """
     if draft is None and wanted == "draft":
-        raise UsageError("speculate is draft, but there is no draft model", argument="speculate")
+        problem = "speculate is draft, but there is no draft model: --draft MODEL (draft=MODEL) names one"
+        raise UsageError(problem, argument="speculate")
     if draft is not None and wanted in ("lookup", "off"):
         raise UsageError(f"speculate is {wanted}, beside a draft model (allowed: auto, draft)", argument="speculate")
     if wanted not in (None, "auto"):

@@ -15,6 +15,8 @@ SHARE = 0.2
 """The weight of a new measurement in a running mean."""
 FIRST_TOKENS = 3
 """The most tokens of a draft while nothing is known of what they take."""
+PLAIN_EVERY = 64
+"""Steps with drafts of which one goes without, to see what that takes now."""
 FIRST_BACKOFF, MAX_BACKOFF = 16, 512
 """Steps without a draft before one is tried again, where drafts did not pay; twice as many each time."""
 
@@ -63,6 +65,7 @@ class DraftLengths:
         self._seen: dict[tuple[int, int], int] = {}
         self._skipped: dict[int, int] = {}
         self._backoff: dict[int, int] = {}
+        self._drafted: dict[int, int] = {}
 
     def choose(
         self, replies: int, rates: Sequence[float], most: Sequence[int], *, room: int, pass_seconds: float = 0.0,
@@ -77,6 +80,8 @@ class DraftLengths:
         taken         how likely each token is to be accepted that the step has already
         """
         known, base = self.costs.known(replies), self._seconds(replies)
+        if not base:  # a step without drafts comes first
+            return [0] * len(rates)
         room = min(room, 2 * known if known else FIRST_TOKENS * max(1, min(len(rates), 2)))
         gains = sorted(
             ((rate**n, n, i) for i, rate in enumerate(rates) for n in range(1, min(most[i], self.most) + 1)),
@@ -91,8 +96,7 @@ class DraftLengths:
                 if n > longest or tokens == room:
                     continue
                 tokens, expected, lengths[i] = tokens + 1, expected + gain, n
-                making = longest * pass_seconds / base if base else 0.0
-                speed = expected / (self.costs.factor(replies, tokens) + making)
+                speed = expected / (self.costs.factor(replies, tokens) + longest * pass_seconds / base)
                 if speed > best:
                     best, chosen = speed, list(lengths)
         return chosen
@@ -105,9 +109,12 @@ class DraftLengths:
     def pays(self, replies: int, lengths: Sequence[int]) -> bool:
         """Whether there are drafts; now and then also where they did not pay lately, to see whether they do again."""
         size = _class(replies)
+        if not self._seconds(replies):
+            return False
         if any(lengths):
             self._skipped[size], self._backoff[size] = 0, FIRST_BACKOFF
-            return True
+            self._drafted[size] = (self._drafted.get(size, 0) + 1) % PLAIN_EVERY
+            return self._drafted[size] > 0
         self._skipped[size] = self._skipped.get(size, 0) + 1
         if self._skipped[size] < self._backoff.get(size, FIRST_BACKOFF):
             return False

@@ -86,10 +86,9 @@ class DraftModel:
         start = clock()
         with self.engine.lock, self.engine.appending(feeds):
             sampled = self._sampler.step(feeds, sampling)
-        if all(len(feed.tokens) == 1 for feed in feeds):
-            seconds = clock() - start
-            before = self._seconds.get(len(feeds), seconds)
-            self._seconds[len(feeds)] = before + SHARE * (seconds - before)
+        seconds = clock() - start
+        before = self._seconds.get(len(feeds), seconds)
+        self._seconds[len(feeds)] = before + SHARE * (seconds - before)
         tokens = ((request, sampled[after]) for request, (after, _) in zip(requests, sampling, strict=True))
         return {request: one.token for request, one in tokens if isinstance(one, SampledToken)}
 

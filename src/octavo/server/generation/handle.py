@@ -128,7 +128,8 @@ class RequestHandle:
             self.slot = service.slots.assign(request.prompts[0], request.cache_salt, request.slot)
         self._room = len(request.prompts) * request.n, sum(map(len, request.prompts))
         if request.sampling.banned_strings and request.grammar is not None:
-            raise bad("banned_strings: a reply that is held to a form or to calls can't go back", "banned_strings")
+            problem = "banned_strings can't be used with response_format, a grammar or tools"
+            raise bad(problem, "banned_strings")
         self._share = service.shares.get(request.key)
         service.admit(*self._room, again=self.handover is not None and self.handover.begun, share=self._share)
         try:

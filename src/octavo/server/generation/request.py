@@ -138,7 +138,7 @@ def refuse_budget(body: Sampling) -> None:
     """Raise ApiError for a budget of thinking where prompts are texts as they come."""
     for name in BUDGETS:
         if getattr(body, name) not in (None, -1):
-            raise bad(f"{name}: only replies to messages are known to think (allowed: -1)", name)
+            raise bad(f"{name} is for replies to messages: use /v1/chat/completions (allowed here: -1)", name)
 
 
 def turn_of(body: Sampling, key: str) -> dict[str, Any]:

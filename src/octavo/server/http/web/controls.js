@@ -4,7 +4,7 @@ const IDEAS = ["What is 12 * 7?", "Explain how a hash table works", "Write a hai
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 /* Keys, what they do, and as what they are heard here; those without that are heard where they act. */
 const KEYS = [
-  ["Enter", "Send the message"], ["Shift+Enter", "Start a new line"], ["Escape", "Stop the reply, or leave what is open"],
+  ["Enter", "Send the message"], ["Shift+Enter", "Start a new line"], ["Escape", "Stop the reply, or close what is open"],
   ["↑ in an empty box", "Edit the last message"], ["Ctrl+Enter", "Save a reply that is edited"],
   ["Page Up, Page Down", "Scroll through the conversation"],
   ["Ctrl+Shift+O", "New conversation", "c s o", () => open(fresh())],

@@ -14,7 +14,7 @@ function draw() {
   $("log").replaceChildren(...shown.map(view));
   if (!shown.length) {
     const ideas = IDEAS.map((text) => pressed(text, () => say(text)));
-    const heading = make("h2", { text: "What shall we talk about?" });
+    const heading = make("h2", { text: "What can I help with?" });
     $("log").append(make("div", { id: "empty" }, heading, make("div", { id: "ideas" }, ...ideas)));
   }
   used();
