@@ -158,13 +158,19 @@ def test_hosts_and_origins_as_browsers_write_them() -> None:
     [
         (("--kv-memory", "1K"), "--kv-memory is 1024 (allowed: "),
         (("--device", "cpu", "--attention", "int8"), "--attention is int8 on device cpu (allowed: exact, or a GPU)"),
-        (("--kv-events", "ipc:///no/such/folder/events"), "KV events can't be published at ipc:///no/such/folder/events"),
         (("-c", "4096"), "-c is 4096, but the model was made for 1024 tokens (allowed: 1 to 1024)"),
     ],
 )
 def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: str) -> None:
     """The option is named as it was typed, though the engine is another process."""
     assert told in octavo("serve", "demo", "--port", "0", *arguments).error()
+
+
+def test_what_is_found_once_the_model_is_loaded(octavo: Run) -> None:
+    done = octavo("serve", "demo", "--port", "0", "--kv-events", "ipc:///no/such/folder/events")
+    first, *_, last = done.err.splitlines()
+    assert (done.status, first.startswith("octavo: loading ")) == (2, True)
+    assert last.startswith("octavo: error: KV events can't be published at ipc:///no/such/folder/events")
 
 
 @pytest.mark.parametrize(

@@ -415,7 +415,10 @@ def make_loop(
 
     One that is to ask waits, before it reads weights, until it is `allowed` to.
     """
-    model = _asked_for(options, send, allowed) if options.asks and allowed is not None else load_model(options)
+    if options.asks and allowed is not None:
+        model = _asked_for(options, send, allowed)
+    else:
+        model = load_model(options, lambda engine: send(Loading("reading weights", 0, 1)))
     usual = DEVICE_ITL_TARGET if model.engine.on_device else HOST_ITL_TARGET
     target = usual if options.itl_target is None else options.itl_target
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)

@@ -191,8 +191,8 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
                 "%s has no chat template: messages are written as ChatML, and replies end after %d tokens "
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
             )
-        print(f"octavo: loading {file.path}", file=sys.stderr, flush=True)
         client = ProcessClient(engine, launched)
+        client.on_load = lambda _: print(f"octavo: loading {file.path}", file=sys.stderr, flush=True)
         run(with_batches(options, engine.max_sequences, lambda around: serve(
             client, file, options, sock, lambda service: _tell(options, sock, engine.kv_events), around,
         )))
