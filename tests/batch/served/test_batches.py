@@ -334,13 +334,35 @@ def test_damaged_files_are_left_out(model: Model, tmp_path: Path, caplog: pytest
     with running(FakeClient(), model, **options) as server, client_of(server) as client:
         one, two = (client.files.create(file=b"x" * 9, purpose="batch") for _ in range(2))
     (tmp_path / "files" / one.id).write_bytes(b"short")
-    (tmp_path / "files" / "file-half").write_bytes(b"x")
+    halves = [tmp_path / "files" / name for name in (f"file-{'h' * 24}", f"file-{'h' * 24}e", f".upload-{'h' * 24}")]
+    for half in halves:
+        half.write_bytes(b"x")
     (tmp_path / "batches" / "batch_x.json").write_text("{")
     with running(FakeClient(), model, **options) as server, client_of(server) as client:
         assert [found.id for found in client.files.list()] == [two.id]
         assert client.batches.list().data == []
     assert caplog.text.count("is left out") == 2
-    assert not (tmp_path / "files" / "file-half").exists()
+    assert not [half for half in halves if half.exists()]
+
+
+def test_files_of_others_stay(model: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+    """A folder may have files/ and batches/ of its own: nothing in them is removed that Octavo did not make."""
+    own = ["thesis.docx", "notes.json", "notes", ".hidden", "file-1", f"file-{'a' * 24}.pdf", f"file-{'a' * 24}ox",
+           f".upload-{'a' * 24}.part", f"upload-{'a' * 24}", "batch_1.jsonl", "batch_1.jsonl.journal", ".octavo.tmp"]
+    for folder in ("files", "batches"):
+        (tmp_path / folder).mkdir()
+        for name in own:
+            (tmp_path / folder / name).write_text(f"{folder} {name}")
+    (tmp_path / "files" / f"file-{'b' * 24}").symlink_to(tmp_path / "files" / "thesis.docx")
+    (tmp_path / "files" / f"file-{'c' * 24}").mkdir()
+    for _ in range(2):
+        with running(FakeClient([300]), model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+            assert ended(client, made(client, jsonl(line(1))).id).status == "completed"
+            client.files.delete(client.files.list().data[0].id)
+    for folder in ("files", "batches"):
+        assert [(tmp_path / folder / name).read_text() for name in own] == [f"{folder} {name}" for name in own]
+    assert (tmp_path / "files" / f"file-{'b' * 24}").is_symlink()
+    assert (tmp_path / "files" / f"file-{'c' * 24}").is_dir()
 
 
 def test_without_a_folder(model: Model) -> None:  # noqa: F811
