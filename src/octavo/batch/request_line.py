@@ -26,7 +26,7 @@ CONSTRAINTS = (
     "guided_grammar",
 )
 """Fields of which one says what a reply may be."""
-LONGEST_ID = 512
+LONGEST_ID, LONGEST_MESSAGE = 512, 1000
 MOST_FIELDS = 64
 """Of an object whose keys are looked for one by one."""
 SEED_BYTES = 7
@@ -43,8 +43,9 @@ class LineError(Exception):
     """A line that can't be asked. `code` is for programs, `custom_id` the line's where it has one."""
 
     def __init__(self, code: str, message: str, custom_id: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.custom_id = code, message, custom_id
+        shown = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
+        super().__init__(shown)
+        self.code, self.message, self.custom_id = code, shown, custom_id
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,41 @@ def test_what_is_refused(client: openai.OpenAI, server: Server) -> None:
         assert server.send("POST", "/v1/files", b"{}", {"Content-Type": kind})[0] == status
 
 
+METADATA: list[tuple[dict[str, Any], str]] = [
+    ({str(i): "" for i in range(17)}, "metadata: 17 keys are too many (allowed: up to 16)"),
+    ({"k" * 65: ""}, "metadata: a key has 65 characters (allowed: up to 64)"),
+    ({"k": "é" * 513}, "metadata: the value of 'k' has 513 characters (allowed: up to 512)"),
+    ({"k": "x" * 12_000_000}, "metadata: the value of 'k' has 12000000 characters"),
+    ({"k" * 12_000_000: "x"}, "metadata: a key has 12000000 characters"),
+    ({"k" * 12_000_000: 1}, "a key has"), ({"k": 1}, "metadata"), ({"k": None}, "metadata"), ({"k": {}}, "metadata"),
+]
+
+
+@pytest.mark.parametrize(("metadata", "words"), METADATA, ids=range(len(METADATA)))
+def test_metadata_that_is_refused(client: openai.OpenAI, server: Server, metadata: object, words: str) -> None:
+    one = client.files.create(file=jsonl(line(1)), purpose="batch").id
+    asked = {"input_file_id": one, "endpoint": CHAT, "completion_window": "24h", "metadata": metadata}
+    status, error = server.refused("/v1/batches", asked)
+    assert (status, error["param"].partition(".")[0]) == (400, "metadata")
+    assert words in error["message"]
+    assert len(error["message"]) < 2000
+    client.files.delete(one)
+
+
+def test_what_is_accepted_is_read_again(model: Model, tmp_path: Path) -> None:  # noqa: F811
+    """The longest metadata, and errors of lines whose fields are long."""
+    metadata = {f"{i:02}" + "\x01" * 62: "\x01" * 512 for i in range(16)}
+    large = [{**line(i), "url": "\x01" * 200_000} for i in range(100)] + [{**line(100), "\x01" * 200_000: 1}]
+    with running(FakeClient(), model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        one = made(client, jsonl(*large), metadata=metadata)
+        assert ended(client, one.id).status == "failed"
+        before = client.batches.retrieve(one.id)
+        assert len(before.errors.data) == 100
+    with running(FakeClient(), model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        assert client.batches.retrieve(one.id) == before
+        assert before.metadata == metadata
+
+
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 HEAD = b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
 FORMS: list[tuple[bytes, str]] = [

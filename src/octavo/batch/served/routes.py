@@ -9,7 +9,7 @@ from hashlib import sha256
 from time import time
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -36,11 +36,23 @@ LEAST_S, MOST_S = 3600, 30 * 24 * 3600
 """Seconds after which files may be made to go."""
 MOST_LISTED = 10_000
 SECONDS = Annotated[int, Field(ge=LEAST_S, le=MOST_S)]
+MOST_KEYS, MOST_KEY, MOST_VALUE = 16, 64, 512
+"""Of metadata, and characters of a key and of a value, as OpenAI has it."""
 
 
 class ExpiresAfter(Body):
     anchor: Literal["created_at"]
     seconds: SECONDS
+
+
+def _short(metadata: Any) -> Any:
+    """Metadata, looked at before its keys stand in an error."""
+    for key, value in metadata.items() if isinstance(metadata, dict) else ():
+        if len(key) > MOST_KEY:
+            raise ValueError(f"a key has {len(key)} characters (allowed: up to {MOST_KEY})")
+        if isinstance(value, str) and len(value) > MOST_VALUE:
+            raise ValueError(f"the value of {key!r} has {len(value)} characters (allowed: up to {MOST_VALUE})")
+    return metadata
 
 
 class CreateBatch(Body):
@@ -49,7 +61,7 @@ class CreateBatch(Body):
     input_file_id: str
     endpoint: str
     completion_window: str
-    metadata: Annotated[dict[str, str], few(16)] | None = None
+    metadata: Annotated[dict[str, str], BeforeValidator(_short), few(MOST_KEYS)] | None = None
     output_expires_after: ExpiresAfter | None = None
 
 
