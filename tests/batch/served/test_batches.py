@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from octavo.batch.served import batches as batches_module
 from octavo.batch.served import files as files_module
 from octavo.batch.served import runner
+from octavo.errors import FileError
 from octavo.runtime import Model
 from octavo.server.engine.engine_protocol import Add, EngineOutput, Prefill
 from octavo.server.engine.fake import FakeClient
@@ -298,6 +300,59 @@ def test_a_batch_is_cancelled_with_what_it_has(model: Model, tmp_path: Path) -> 
         assert len(lines_of(client, done.output_file_id)) == 2
         until(lambda: server.service.metrics.replies == 0)
         assert sorted(os.listdir(tmp_path / "batches")) == [f"{batch.id}.json"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_cancelling_on_a_full_disk(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, restart: bool,  # noqa: F811
+) -> None:
+    """A batch is cancelled and says so, or is not; once it is, it ends when there is room again, restarted or not."""
+    full = set[Any]()
+
+    def on(module: Any) -> Any:
+        write = module.written_file
+
+        @contextmanager
+        def written(path: str) -> Iterator[str]:
+            if module in full:
+                raise FileError("can't be written: No space left on device", file=path)
+            with write(path) as temporary:
+                yield temporary
+
+        return written
+
+    for module in (batches_module, files_module):
+        monkeypatch.setattr(module, "written_file", on(module))
+    monkeypatch.setattr(runner, "AGAIN_S", 0.05)
+    fake = FakeClient()
+    with running(fake, model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        batch = made(client, jsonl(*(line(i, str(i)) for i in range(9))))
+        until(lambda: len(adds(fake)) == 7)
+        full.add(batches_module)
+        with pytest.raises(openai.InternalServerError, match="the batch can't be written: No space left") as refused:
+            client.batches.cancel(batch.id)
+        assert (refused.value.status_code, refused.value.code) == (507, "storage_full")
+        assert str(tmp_path) not in refused.value.message
+        found = client.batches.retrieve(batch.id)
+        assert (found.status, found.cancelling_at) == ("in_progress", None)
+        answer(server, fake, adds(fake)[:2])
+        until(lambda: client.batches.retrieve(batch.id).request_counts.completed == 2)  # it goes on
+
+        full = {files_module}
+        assert client.batches.cancel(batch.id).status == "cancelling"
+        until(lambda: caplog.text.count("it is tried again") >= 3)
+        assert client.batches.cancel(batch.id).status == "cancelling"
+        if not restart:
+            full = set()
+            done = ended(client, batch.id)
+            assert len(lines_of(client, done.output_file_id)) == 2
+    full = set()
+    with running(FakeClient(), model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        done = ended(client, batch.id)
+        assert (done.status, done.errors) == ("cancelled", None)
+        assert len(lines_of(client, done.output_file_id)) == 2
+        client.files.delete(done.input_file_id)
+    assert sorted(os.listdir(tmp_path / "batches")) == [f"{batch.id}.json"]
 
 
 def test_a_batch_expires(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -130,7 +130,7 @@ class ServedBatches:
             try:
                 found = files.add(path, owner, form.filename, purpose, seconds=seconds)
             except FileError as error:
-                raise full(str(error)) from None
+                raise full(f"the file {error.problem}") from None
         return json_response(found.shown())
 
     async def list_files(self, request: Request) -> Response:
@@ -184,7 +184,7 @@ class ServedBatches:
         try:
             self.batches.add(batch)
         except FileError as error:
-            raise full(str(error)) from None
+            raise full(f"the batch {error.problem}") from None
         self.runner.begin(batch)
         return json_response(batch.shown())
 
@@ -203,7 +203,10 @@ class ServedBatches:
         if batch.status in ENDED or batch.status == "finalizing":
             raise ApiError(409, f"Cannot cancel a batch with status '{batch.status}'.", type="invalid_request_error")
         if batch.status != "cancelling":
-            self.runner.cancel(batch)
+            try:
+                self.runner.cancel(batch)
+            except FileError as error:
+                raise full(f"the batch {error.problem}; it goes on: cancel it again once there is room") from None
         return json_response(batch.shown())
 
 
