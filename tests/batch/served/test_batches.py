@@ -200,6 +200,20 @@ def test_what_is_accepted_is_read_again(model: Model, tmp_path: Path) -> None:  
         assert before.metadata == metadata
 
 
+@pytest.mark.parametrize("path", [
+    "files/..%2flock/content", "files/a%2fb", "files/..%2f..%2fetc%2fpasswd", "batches/..%2f..", "batches/a/b/c",
+    "files/", "batches/a%2fb/cancel", "files/%0a%2f", "files/%00/content", "files//content",
+])
+def test_paths_that_are_none(server: Server, path: str) -> None:
+    for method in ("GET", "POST", "DELETE"):
+        for prefix in ("/v1/", "/"):
+            status, _, answer = server.send(method, prefix + path, b"{}" if method == "POST" else b"")
+            known = path.endswith("%00/content") and method != "GET"
+            assert status == (405 if known else 404), answer
+            assert "error" in json.loads(answer)
+    assert server.send("GET", "/v1/filesx")[0] == server.send("GET", "/v1/x/files")[0] == 404
+
+
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 HEAD = b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
 FORMS: list[tuple[bytes, str]] = [

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Match, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.batch.request_line import URLS
@@ -32,6 +32,8 @@ from octavo.server.routes.schema import Body, few
 from octavo.server.serve_options import ServerOptions
 
 WINDOW = re.compile(r"([1-9][0-9]{0,2})([hd])")
+OURS = re.compile(r"(/v1)?/(files|batches)(/.*)?", re.DOTALL)
+"""Paths that are answered here, if only with a 404."""
 LEAST_S, MOST_S = 3600, 30 * 24 * 3600
 """Seconds after which files may be made to go."""
 MOST_LISTED = 10_000
@@ -85,9 +87,8 @@ class ServedBatches:
             ("POST", "/batches", self.create), ("GET", "/batches", self.list_batches),
             ("GET", "/batches/{id}", self.batch), ("POST", "/batches/{id}/cancel", self.cancel),
         )
-        self._routes = [Route(prefix + path, one, methods=[method]) for method, path, one in rows
-                        for prefix in ("/v1", "")]
-        own = Starlette(routes=self._routes, exception_handlers=dict.fromkeys(TOLD, answer_error))
+        routes = [Route(prefix + path, one, methods=[method]) for method, path, one in rows for prefix in ("/v1", "")]
+        own = Starlette(routes=routes, exception_handlers=dict.fromkeys(TOLD, answer_error))
         own.router.redirect_slashes = False
         self._own = Sharing(own, Bodies())
 
@@ -97,7 +98,7 @@ class ServedBatches:
         places = self.runner.places
 
         async def both(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http" and any(one.matches(scope)[0] is not Match.NONE for one in self._routes):
+            if scope["type"] == "http" and OURS.fullmatch(scope["path"]):
                 await self._own(scope, receive, send)
                 return
             counts = scope["type"] == "http" and scope["method"] == "POST"
