@@ -140,7 +140,7 @@ def test_json(octavo: Run, alphabet: str) -> None:
     timings = answer.pop("timings")
     assert answer == {
         "text": ALPHABET, "tokens": [*ALPHABET.encode(), tiny.END], "finish_reason": "stop", "prompt_tokens": 21,
-        "generated_tokens": 27, "model": alphabet,
+        "generated_tokens": 27, "drafted_tokens": 0, "accepted_tokens": 0, "model": alphabet,
     }
     names = {"load_seconds", "compile_seconds", "prefill_seconds", "decode_seconds", "prefill_tokens_per_second",
              "decode_tokens_per_second"}

@@ -47,6 +47,14 @@ def test_a_file_without_keys(octavo: Run, tmp_path: Path) -> None:
     assert "no key" in result.error()
 
 
+def test_what_stands_behind_a_key_is_not_shown(octavo: Run, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-bbb\nname=x sk-aaa\n")
+    error = octavo("serve", "demo", "--api-key-file", str(keys)).error()
+    assert "behind key 2 stands something other than name=NAME" in error
+    assert "sk-aaa" not in error
+
+
 def test_a_key_that_no_header_can_have(octavo: Run) -> None:
     result = octavo("serve", "demo", "--api-key", "schlüssel")
     assert "API key" in result.error()

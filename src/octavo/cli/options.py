@@ -16,6 +16,7 @@ import typer
 from octavo.cli.lora_command import adapters
 from octavo.cli.option_names import option_of, plain
 from octavo.errors import UsageError
+from octavo.runtime.argument_checks import integer
 
 if TYPE_CHECKING:
     from octavo.runtime.engine.placement import GpuLayers
@@ -127,7 +128,9 @@ class Place:
     @property
     def cpu_experts(self) -> CpuExperts:
         """How many layers have their experts on the CPU."""
-        return "all" if self.cpu_moe else self.n_cpu_moe
+        from octavo.runtime.engine.tensor_overrides import MOST_LAYERS
+
+        return "all" if self.cpu_moe else integer("n_cpu_moe", self.n_cpu_moe, 0, MOST_LAYERS)
 
     @property
     def overrides(self) -> dict[str, str]:

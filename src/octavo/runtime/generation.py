@@ -26,6 +26,7 @@ class Timings:
     """Where the time went. `cached_tokens` of the prompt were in the KV cache already and cost nothing.
 
     `compile_seconds` went to kernels that were compiled on the way, for the first time; no other seconds have them in.
+    Of `drafted_tokens`, which steps verified, `accepted_tokens` are the reply's.
     """
 
     prompt_tokens: int = 0
@@ -34,6 +35,8 @@ class Timings:
     generated_tokens: int = 0
     decode_seconds: float = 0.0
     compile_seconds: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def prefill_rate(self) -> float:
@@ -177,5 +180,7 @@ class Generation(Reply):
     def _count(self, start: float) -> None:
         """Add to the timings what was generated since `start`."""
         self.timings.generated_tokens = n = len(self.tokens)
+        drafts = self._request.drafts
+        self.timings.drafted_tokens, self.timings.accepted_tokens = drafts.drafted, drafts.accepted
         if n > 1:
             self.timings.decode_seconds += clock() - start

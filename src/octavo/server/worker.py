@@ -281,7 +281,7 @@ class EngineLoop:
                                thinking=add.thinking)
         request = Request(
             add.prompt, sampler, max_tokens=add.max_tokens, logprobs=add.logprobs, after_sampling=add.after_sampling,
-            cache_salt=add.cache_salt if taken is None else f"{add.cache_salt} lora {taken.key}",
+            cache_salt=add.cache_salt if taken is None else f"{add.cache_salt}\0lora {taken.key}",
             adapter=None if taken is None else taken.slot,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),

@@ -6,6 +6,7 @@ import errno
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
 import time
@@ -177,6 +178,17 @@ def test_a_folder_that_is_not_the_users(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(disk_tier.os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(OSError, match="another user"):
         DiskTier(tmp_path / "open", 1 << 20, MODEL)
+
+
+def test_a_folder_that_is_removed_is_made_anew(tmp_path: Path) -> None:
+    tier, (first, second) = DiskTier(tmp_path / "kept", 1 << 20, MODEL), entries(2)
+    assert tier.put(first, DATA)
+    shutil.rmtree(tmp_path / "kept")
+    assert tier.put(second, DATA)
+    assert tier.get(first) is None
+    assert tier.get(second) is not None
+    assert {stat.S_IMODE(one.stat().st_mode) for one in (tmp_path / "kept", *(tmp_path / "kept").rglob("*"))
+            if one.is_dir()} == {0o700}
 
 
 def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:

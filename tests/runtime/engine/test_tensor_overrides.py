@@ -73,7 +73,9 @@ def moved_layers(engine: Engine) -> list[int]:
     return [i for i in (0, 1) if any(name.startswith(f"blk.{i}.ffn_down_exps") for name in on_host(engine))]
 
 
-@pytest.mark.parametrize(("n_cpu_moe", "layers"), [(0, []), (1, [0]), (2, [0, 1]), (9, [0, 1]), ("all", [0, 1])])
+@pytest.mark.parametrize(
+    ("n_cpu_moe", "layers"), [(0, []), (1, [0]), (2, [0, 1]), (9, [0, 1]), (1 << 20, [0, 1]), ("all", [0, 1])]
+)
 def test_experts_of_the_first_layers(mixture: ModelSpec, n_cpu_moe: Any, layers: list[int]) -> None:
     engine = make(mixture, n_cpu_moe=n_cpu_moe)
     assert moved_layers(engine) == layers
@@ -136,7 +138,9 @@ def test_what_does_not_fit_says_what_would(mixture: ModelSpec) -> None:
      ({"override_tensor": {"exps": "cuda1"}}, "override_tensor has device 'cuda1'"),
      ({"override_tensor": {"exps": 0}}, "override_tensor has device 0"),
      ({"override_tensor": ["exps=cpu"]}, r"override_tensor is \['exps=cpu'\] \(allowed: a device for each"),
-     ({"n_cpu_moe": -1}, r"n_cpu_moe is -1 \(allowed: 0 or more\)"),
+     ({"n_cpu_moe": -1}, r"n_cpu_moe is -1 \(allowed: 0 to 1048576\)"),
+     ({"n_cpu_moe": 10**9}, r"n_cpu_moe is 1000000000 \(allowed: 0 to 1048576\)"),
+     ({"override_tensor": {"x" * 1001: "cpu"}}, r"an expression of 1001 letters \(allowed: up to 1000\)"),
      ({"n_cpu_moe": "some"}, "n_cpu_moe is 'some'"),
      ({"n_cpu_moe": 1}, "n_cpu_moe: the model has no experts")],
 )

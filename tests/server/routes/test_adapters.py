@@ -81,6 +81,22 @@ def test_each_request_has_its_own(server: Server, texts: dict[str, str]) -> None
     assert found == [texts[name] for name, _ in ways] * 3
 
 
+def test_no_salt_names_an_adapter(server: Server, texts: dict[str, str]) -> None:
+    """Neither the base model finds an adapter's pages by one, nor others those that it left there."""
+    assert said(server, "a") == texts["a"]
+    client = server.service.client
+    assert isinstance(client, ThreadClient)
+    keys = [slot.key for slot in client.loop.adapters._slots if slot.key]
+    assert keys
+    for key in keys:
+        assert said(server, cache_salt=f" lora {key}") == texts[""]
+        status, error = server.refused(
+            "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "cache_salt": f"\0lora {key}"}
+        )
+        assert (status, error["param"]) == (400, "cache_salt")
+    assert said(server, "a") == texts["a"]
+
+
 def test_other_routes(server: Server, texts: dict[str, str]) -> None:
     written = server.post("/apply-template", messages=[{"role": "user", "content": "hi"}])["prompt"]
     one = server.post("/completion", prompt=written, n_predict=20, temperature=0, lora=[{"id": 0, "scale": 1.0}])

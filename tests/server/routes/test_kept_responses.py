@@ -58,6 +58,18 @@ def test_a_conversation_goes_on(client: openai.OpenAI, server: Server) -> None:
     assert counted["input_tokens"] == third.usage.input_tokens
 
 
+@pytest.mark.parametrize("given", [5, {}, None, [5], [None], [[[]]]])
+def test_input_that_is_none_is_refused_in_a_conversation_too(
+    client: openai.OpenAI, server: Server, given: object
+) -> None:
+    first = client.responses.create(model="x", input="What is 3 plus 4?", **ASK)
+    for more in ({}, {"background": True}):
+        body = {"model": "x", "input": given, "previous_response_id": first.id, **more}
+        status, _, answer = server.send("POST", "/v1/responses", body)
+        assert status == 400, answer
+        assert b"input" in answer
+
+
 def test_a_stream_is_kept_before_its_end_is_sent(client: openai.OpenAI, server: Server) -> None:
     with client.responses.stream(model="x", input="What is 3 plus 4?", temperature=0) as stream:
         first = next(event.response.id for event in stream if event.type == "response.created")

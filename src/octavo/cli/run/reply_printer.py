@@ -130,6 +130,7 @@ def as_object(model: Model, generation: Generation, loading: Loading) -> dict[st
     return {
         "text": generation.text_so_far, "tokens": generation.tokens, "finish_reason": generation.finish_reason,
         "prompt_tokens": t.prompt_tokens, "generated_tokens": t.generated_tokens,
+        "drafted_tokens": t.drafted_tokens, "accepted_tokens": t.accepted_tokens,
         "timings": {
             "load_seconds": round(loading.seconds, 6), "compile_seconds": round(loading.compile_seconds, 6),
             "prefill_seconds": round(t.prefill_seconds, 6), "decode_seconds": round(t.decode_seconds, 6),
@@ -149,6 +150,8 @@ def speeds(generation: Generation, loading: Loading | None = None) -> str:
         f"reply {t.generated_tokens} tokens, {t.decode_rate:.1f} tok/s",
         f"ended by {generation.finish_reason}",
     ]
+    if t.drafted_tokens:
+        parts.append(f"{t.accepted_tokens} of {t.drafted_tokens} drafted tokens accepted")
     if loading is not None:
         parts.append(f"load {loading.seconds:.2f} s")
     compiling = t.compile_seconds if loading is None else loading.compile_seconds

@@ -337,6 +337,7 @@ def _share(path: str, number: int, words: Sequence[str]) -> KeyShare:
         elif what == "weight" and re.fullmatch(r"\d{1,4}(\.\d{1,3})?", value, re.ASCII) and float(value) > 0:
             weight = float(value)
         else:
-            raise UsageError(f"{path}: {word!r} stands behind a key (allowed: name=NAME, of letters, digits and ._@-, "
-                             "and weight=NUMBER, above 0 and below 10,000)")
+            raise UsageError(f"{path}: behind key {number} stands something other than name=NAME, of letters, digits "
+                             "and ._@-, or weight=NUMBER, above 0 and below 10,000: a line is KEY name=NAME "
+                             "weight=NUMBER")
     return KeyShare(name, weight)

@@ -198,6 +198,7 @@ class EngineCore:
             outputs = self._commit_drafts(self.speculator, step, drafts) if drafts else None
             if outputs is not None:
                 return [*step.ended, *outputs]
+            start = clock()
         if last is None and ahead:  # drafts are made of tokens, which have to be known
             last = self.async_scheduler.launch(step)
         sampled = None

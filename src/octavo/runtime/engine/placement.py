@@ -242,13 +242,13 @@ class Placement:
         return moved
 
     def _has_experts(self) -> bool:
-        return any(experts_on_cpu("all").pattern.search(leaf.name) for leaf in self._graph.leaves("weight"))
+        return any(experts_on_cpu("all").is_for(leaf.name) for leaf in self._graph.leaves("weight"))
 
     @property
     def cpu_experts(self) -> int:
         """How many layers that are on a device have experts on the CPU."""
         names = {leaf.name for leaf in self._graph.leaves("weight") if device_of(leaf.name, self.overrides) == "cpu"}
-        found = {split_layer(name)[0] for name in names if experts_on_cpu("all").pattern.search(name)}
+        found = {split_layer(name)[0] for name in names if experts_on_cpu("all").is_for(name)}
         first = self.n_layer - self.layers
         return sum(layer is not None and layer >= first for layer in found) if self._host else 0
 

@@ -15,6 +15,8 @@ SHARE = 0.2
 """The weight of a new measurement in a running mean."""
 FIRST_TOKENS = 3
 """The most tokens of a draft while nothing is known of what they take."""
+PLAIN_EVERY = 64
+"""Steps with drafts of which one goes without, to see what that takes now."""
 FIRST_BACKOFF, MAX_BACKOFF = 16, 512
 """Steps without a draft before one is tried again, where drafts did not pay; twice as many each time."""
 
@@ -63,6 +65,7 @@ class DraftLengths:
         self._seen: dict[tuple[int, int], int] = {}
         self._skipped: dict[int, int] = {}
         self._backoff: dict[int, int] = {}
+        self._drafted: dict[int, int] = {}
 
     def choose(
         self, replies: int, rates: Sequence[float], most: Sequence[int], *, room: int, pass_seconds: float = 0.0,
@@ -110,7 +113,8 @@ class DraftLengths:
             return False
         if any(lengths):
             self._skipped[size], self._backoff[size] = 0, FIRST_BACKOFF
-            return True
+            self._drafted[size] = (self._drafted.get(size, 0) + 1) % PLAIN_EVERY
+            return self._drafted[size] > 0
         self._skipped[size] = self._skipped.get(size, 0) + 1
         if self._skipped[size] < self._backoff.get(size, FIRST_BACKOFF):
             return False

@@ -221,7 +221,12 @@ class Service:
         return self._slots
 
     def cache_salt(self, key: str, salt: str | None) -> str:
-        """What requests must have in common to share cached prompts: the key that they came with, and their salt."""
+        """What requests must have in common to share cached prompts: the key that they came with, and their salt.
+
+        Behind a NUL stands the adapter of a request, which the engine adds. Raises ApiError for a salt with one.
+        """
+        if "\0" in (salt or ""):
+            raise bad("cache_salt: NUL is no part of a salt", "cache_salt")
         known = "" if self.options.share_cache else key
         if not known:  # routers that know the salt find it in KV events
             return salt or ""

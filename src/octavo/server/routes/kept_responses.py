@@ -111,6 +111,7 @@ class KeptResponses:
             response, given = json.loads(kept.response), parse(body, self.limits().depth)
             if response["status"] not in ("completed", "incomplete"):
                 raise bad(f"Previous response with id '{previous}' is {response['status']}.", "previous_response_id")
+            ResponsesRequest.model_validate({**given, "previous_response_id": None, "background": None})
             new = _items(msgspec.Raw(to_json(given.get("input"))))
             items = [*json.loads(kept.items), *response["output"], *new]
             return bytearray(to_json({**given, "input": items})), items

@@ -191,7 +191,8 @@ def _on_disk(nbytes: int) -> int:
 def _write(path: Path, entry: Entry, data: U8, given_back: int) -> None:
     """Write a file; its folder may be removed by another engine between the two. Raises OSError, FileError."""
     for left in (1, 0):
-        path.parent.mkdir(exist_ok=True, mode=0o700)
+        for folder in reversed(path.parents[:3]):  # all of which somebody may have removed
+            folder.mkdir(exist_ok=True, mode=0o700)
         try:
             with replace_file(path, flush=False) as temporary:
                 os.chmod(temporary, 0o600)
