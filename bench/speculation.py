@@ -21,6 +21,7 @@ from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
+from octavo.runtime.speculation.history_drafter import HistoryDrafter
 
 ASKED = (
     "Write a short story about a fox who finds a map.",
@@ -48,6 +49,8 @@ def core_of(model: Model, way: str) -> EngineCore:
 def replied(model: Model, core: EngineCore, how: SamplingParams, replies: int, tokens: int) -> dict[str, Any]:
     """The replies to as many prompts at a time, all of them one after the other."""
     before_all = core.stats()
+    if core.speculator is not None:  # the same prompts came before
+        core.speculator.history = HistoryDrafter()
     made, seconds, timed = list[Request](), 0.0, 0
     for first in range(0, len(ASKED), replies):
         prompts = map(model.encode_prompt, ASKED[first : first + replies])
