@@ -21,6 +21,7 @@ from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
+from octavo.runtime.speculation.history_drafter import HistoryDrafter
 
 ASKED = (
     "Write a short story about a fox who finds a map.",
@@ -35,13 +36,21 @@ ASKED = (
 HOW = {"greedy": SamplingParams(temperature=0.0), "sampled": SamplingParams(temperature=0.8, seed=7)}
 
 
-def replied(model: Model, way: str, how: SamplingParams, replies: int, tokens: int) -> dict[str, Any]:
-    """The replies to as many prompts at a time, all of them one after the other."""
+def core_of(model: Model, way: str) -> EngineCore:
+    """What computes replies in one way; it learns as it goes on, as a server's does."""
     core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, draft=model.draft if way == "draft" else None)
     if way == "off":
         core.speculator = None
     elif core.speculator is not None:
         core.speculator._lookup = way == "lookup"
+    return core
+
+
+def replied(model: Model, core: EngineCore, how: SamplingParams, replies: int, tokens: int) -> dict[str, Any]:
+    """The replies to as many prompts at a time, all of them one after the other."""
+    before_all = core.stats()
+    if core.speculator is not None:  # the same prompts came before
+        core.speculator.history = HistoryDrafter()
     made, seconds, timed = list[Request](), 0.0, 0
     for first in range(0, len(ASKED), replies):
         prompts = map(model.encode_prompt, ASKED[first : first + replies])
@@ -61,7 +70,8 @@ def replied(model: Model, way: str, how: SamplingParams, replies: int, tokens: i
     stats = core.stats()
     return {
         "rate": timed / seconds,
-        "drafted": stats.drafted_tokens, "accepted": stats.accepted_tokens,
+        "drafted": stats.drafted_tokens - before_all.drafted_tokens,
+        "accepted": stats.accepted_tokens - before_all.accepted_tokens,
         "texts": [list(request.output_tokens) for request in made],
     }
 
@@ -85,12 +95,13 @@ def main() -> None:
         asked.model, draft=asked.draft, device=asked.device, threads=asked.threads, n_ctx=512,
         max_sequences=max(numbers), speculate="auto",
     ) as model:
+        cores = {way: core_of(model, way) for way in ways}
         for how, params in HOW.items():
             for replies in numbers:
                 found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
                 for turn in range(asked.turns):
                     for way in ways if turn % 2 == 0 else reversed(ways):
-                        found[way].append(replied(model, way, params, replies, asked.tokens))
+                        found[way].append(replied(model, cores[way], params, replies, asked.tokens))
                 rates = {way: statistics.median(one["rate"] for one in found[way]) for way in ways}
                 for way in ways:
                     last = found[way][-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -83,6 +84,55 @@ def test_what_is_refused(line: Any, code: str, words: str) -> None:
         read(line)
     assert refused.value.code == code
     assert words in refused.value.message
+
+
+NESTED: list[tuple[int, bool]] = [(63, True), (64, False), (5_000, False)]
+
+
+@pytest.mark.parametrize(("n", "right"), NESTED)
+def test_levels_of_a_line_are_those_of_a_body(n: int, right: bool) -> None:
+    """A body has 64 of them; brackets in texts are none."""
+    body = '{"prompt": "' + '[{\\"' * 999 + '", "a": ' + "[" * n + "]" * n + "}"
+    line = f'{{"custom_id": "a", "method": "POST", "url": "{COMPLETIONS}", "body": {body}}}'
+    if right:
+        assert read(line).fields["prompt"]
+        return
+    with pytest.raises(LineError, match="deeper than 65 levels") as refused:
+        read(line)
+    assert refused.value.code == "invalid_json"
+
+
+LARGE: list[tuple[str, str]] = [
+    ('{"messages": [' + "1," * 5_000_000 + "1]}", "more than 1048580 values"),
+    ('{"messages": [' + "{}," * 200_000 + "1]}", "more than 131072 keys, lists and objects"),
+    ('{"prompt": "a", ' + ", ".join(f'"{i}": 1' for i in range(500_000)) + "}", "more than 131072 keys"),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), LARGE, ids=["values", "objects", "keys"])
+def test_a_large_line_is_refused_before_it_is_split(body: str, words: str) -> None:
+    line = f'{{"custom_id": "a", "method": "POST", "url": "{CHAT}", "body": {body}}}'.encode()
+    for one in (line, body.encode()):
+        tracemalloc.start()
+        try:
+            with pytest.raises(LineError, match=words) as refused:
+                read_line(1, one, CHAT)
+            assert tracemalloc.get_traced_memory()[1] < 3 * len(line) + (1 << 20)
+        finally:
+            tracemalloc.stop()
+        assert refused.value.code == "line_too_long"
+
+
+def test_texts_may_have_any_number_of_commas() -> None:
+    assert read({"prompt": ',[{:"\\' * 500_000}).leading()
+
+
+def test_many_keys_are_looked_at_once() -> None:
+    """Not each of them in all of the line: of 100,000 that took minutes."""
+    fields = ", ".join(f'"{i}": 1' for i in range(100_000))
+    assert len(read(f'{{"prompt": "a", {fields}}}').fields) == 100_001
+    with pytest.raises(LineError, match="a key occurs twice"):
+        read(f'{{"prompt": "a", {fields}, "7": 1}}')
 
 
 def test_key_twice_is_told_from_a_text_that_names_it() -> None:

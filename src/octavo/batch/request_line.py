@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
+from octavo.batch.line_limits import DEPTH, require_few_values, too_deep
 from octavo.server.http.api_errors import ApiError
 from octavo.server.http.body import parse
 
@@ -25,7 +26,9 @@ CONSTRAINTS = (
     "guided_grammar",
 )
 """Fields of which one says what a reply may be."""
-DEPTH, LONGEST_ID = 64, 512
+LONGEST_ID, LONGEST_MESSAGE = 512, 1000
+MOST_FIELDS = 64
+"""Of an object whose keys are looked for one by one."""
 SEED_BYTES = 7
 BOM = b"\xef\xbb\xbf"
 T = TypeVar("T")
@@ -40,8 +43,9 @@ class LineError(Exception):
     """A line that can't be asked. `code` is for programs, `custom_id` the line's where it has one."""
 
     def __init__(self, code: str, message: str, custom_id: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.custom_id = code, message, custom_id
+        shown = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
+        super().__init__(shown)
+        self.code, self.message, self.custom_id = code, shown, custom_id
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def read_line(number: int, data: bytes, text_url: str) -> BatchRequest:
         field = next(name for name, url in PLAIN.items() if url == text_url)
         said = [{"role": "user", "content": text}] if text_url == CHAT else text
         return BatchRequest(number, f"line-{number}", text_url, {field: Raw(_encode(said))}, named=False)
+    _require_small(data)
     found = _fields(data, None)
     custom_id = _custom_id(found)
     if found.keys() & {"method", "url", "body"}:
@@ -164,10 +169,20 @@ def _refuse_stream(fields: Mapping[str, Raw], custom_id: str | None) -> None:
             raise LineError("invalid_request", "stream is true: the responses of a batch are whole", custom_id)
 
 
+def _require_small(data: bytes) -> None:
+    """Refuse a line that would take too much memory once it is split."""
+    try:
+        require_few_values(data)
+    except ApiError as error:
+        raise LineError("line_too_long", error.message.replace("the body", "the line")) from None
+    if too_deep(data):
+        raise LineError("invalid_json", f"the line is nested deeper than {DEPTH} levels")
+
+
 def _fields(data: bytes, custom_id: str | None, what: str = "the line") -> dict[str, Raw]:
     """The fields of an object. A key that may occur twice is looked at by the server's own parser."""
     found = _decoded(_object, data, custom_id, what)
-    if any(data.count(b'"%b"' % name.encode()) > 1 for name in found):
+    if len(found) > MOST_FIELDS or any(data.count(b'"%b"' % name.encode()) > 1 for name in found):
         try:
             parse(data, DEPTH)
         except ApiError as error:

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from octavo.batch.served import batches as batches_module
 from octavo.batch.served import files as files_module
 from octavo.batch.served import runner
+from octavo.errors import FileError
 from octavo.runtime import Model
 from octavo.server.engine.engine_protocol import Add, EngineOutput, Prefill
 from octavo.server.engine.fake import FakeClient
@@ -176,6 +178,55 @@ def test_what_is_refused(client: openai.OpenAI, server: Server) -> None:
         assert server.send("POST", "/v1/files", b"{}", {"Content-Type": kind})[0] == status
 
 
+METADATA: list[tuple[dict[str, Any], str]] = [
+    ({str(i): "" for i in range(17)}, "metadata: 17 keys are too many (allowed: up to 16)"),
+    ({"k" * 65: ""}, "metadata: a key has 65 characters (allowed: up to 64)"),
+    ({"k": "é" * 513}, "metadata: the value of 'k' has 513 characters (allowed: up to 512)"),
+    ({"k": "x" * 12_000_000}, "metadata: the value of 'k' has 12000000 characters"),
+    ({"k" * 12_000_000: "x"}, "metadata: a key has 12000000 characters"),
+    ({"k" * 12_000_000: 1}, "a key has"), ({"k": 1}, "metadata"), ({"k": None}, "metadata"), ({"k": {}}, "metadata"),
+]
+
+
+@pytest.mark.parametrize(("metadata", "words"), METADATA, ids=range(len(METADATA)))
+def test_metadata_that_is_refused(client: openai.OpenAI, server: Server, metadata: object, words: str) -> None:
+    one = client.files.create(file=jsonl(line(1)), purpose="batch").id
+    asked = {"input_file_id": one, "endpoint": CHAT, "completion_window": "24h", "metadata": metadata}
+    status, error = server.refused("/v1/batches", asked)
+    assert (status, error["param"].partition(".")[0]) == (400, "metadata")
+    assert words in error["message"]
+    assert len(error["message"]) < 2000
+    client.files.delete(one)
+
+
+def test_what_is_accepted_is_read_again(model: Model, tmp_path: Path) -> None:  # noqa: F811
+    """The longest metadata, and errors of lines whose fields are long."""
+    metadata = {f"{i:02}" + "\x01" * 62: "\x01" * 512 for i in range(16)}
+    large = [{**line(i), "url": "\x01" * 200_000} for i in range(100)] + [{**line(100), "\x01" * 200_000: 1}]
+    with running(FakeClient(), model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        one = made(client, jsonl(*large), metadata=metadata)
+        assert ended(client, one.id).status == "failed"
+        before = client.batches.retrieve(one.id)
+        assert len(before.errors.data) == 100
+    with running(FakeClient(), model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        assert client.batches.retrieve(one.id) == before
+        assert before.metadata == metadata
+
+
+@pytest.mark.parametrize("path", [
+    "files/..%2flock/content", "files/a%2fb", "files/..%2f..%2fetc%2fpasswd", "batches/..%2f..", "batches/a/b/c",
+    "files/", "batches/a%2fb/cancel", "files/%0a%2f", "files/%00/content", "files//content",
+])
+def test_paths_that_are_none(server: Server, path: str) -> None:
+    for method in ("GET", "POST", "DELETE"):
+        for prefix in ("/v1/", "/"):
+            status, _, answer = server.send(method, prefix + path, b"{}" if method == "POST" else b"")
+            known = path.endswith("%00/content") and method != "GET"
+            assert status == (405 if known else 404), answer
+            assert "error" in json.loads(answer)
+    assert server.send("GET", "/v1/filesx")[0] == server.send("GET", "/v1/x/files")[0] == 404
+
+
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 HEAD = b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
 FORMS: list[tuple[bytes, str]] = [
@@ -278,6 +329,59 @@ def test_a_batch_is_cancelled_with_what_it_has(model: Model, tmp_path: Path) -> 
         assert sorted(os.listdir(tmp_path / "batches")) == [f"{batch.id}.json"]
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_cancelling_on_a_full_disk(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, restart: bool,  # noqa: F811
+) -> None:
+    """A batch is cancelled and says so, or is not; once it is, it ends when there is room again, restarted or not."""
+    full = set[Any]()
+
+    def on(module: Any) -> Any:
+        write = module.written_file
+
+        @contextmanager
+        def written(path: str) -> Iterator[str]:
+            if module in full:
+                raise FileError("can't be written: No space left on device", file=path)
+            with write(path) as temporary:
+                yield temporary
+
+        return written
+
+    for module in (batches_module, files_module):
+        monkeypatch.setattr(module, "written_file", on(module))
+    monkeypatch.setattr(runner, "AGAIN_S", 0.05)
+    fake = FakeClient()
+    with running(fake, model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        batch = made(client, jsonl(*(line(i, str(i)) for i in range(9))))
+        until(lambda: len(adds(fake)) == 7)
+        full.add(batches_module)
+        with pytest.raises(openai.InternalServerError, match="the batch can't be written: No space left") as refused:
+            client.batches.cancel(batch.id)
+        assert (refused.value.status_code, refused.value.code) == (507, "storage_full")
+        assert str(tmp_path) not in refused.value.message
+        found = client.batches.retrieve(batch.id)
+        assert (found.status, found.cancelling_at) == ("in_progress", None)
+        answer(server, fake, adds(fake)[:2])
+        until(lambda: client.batches.retrieve(batch.id).request_counts.completed == 2)  # it goes on
+
+        full = {files_module}
+        assert client.batches.cancel(batch.id).status == "cancelling"
+        until(lambda: caplog.text.count("it is tried again") >= 3)
+        assert client.batches.cancel(batch.id).status == "cancelling"
+        if not restart:
+            full = set()
+            done = ended(client, batch.id)
+            assert len(lines_of(client, done.output_file_id)) == 2
+    full = set()
+    with running(FakeClient(), model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        done = ended(client, batch.id)
+        assert (done.status, done.errors) == ("cancelled", None)
+        assert len(lines_of(client, done.output_file_id)) == 2
+        client.files.delete(done.input_file_id)
+    assert sorted(os.listdir(tmp_path / "batches")) == [f"{batch.id}.json"]
+
+
 def test_a_batch_expires(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     fake = FakeClient()
     with running(fake, model, data_dir=str(tmp_path)) as server, client_of(server) as client:
@@ -347,13 +451,35 @@ def test_damaged_files_are_left_out(model: Model, tmp_path: Path, caplog: pytest
     with running(FakeClient(), model, **options) as server, client_of(server) as client:
         one, two = (client.files.create(file=b"x" * 9, purpose="batch") for _ in range(2))
     (tmp_path / "files" / one.id).write_bytes(b"short")
-    (tmp_path / "files" / "file-half").write_bytes(b"x")
+    halves = [tmp_path / "files" / name for name in (f"file-{'h' * 24}", f"file-{'h' * 24}e", f".upload-{'h' * 24}")]
+    for half in halves:
+        half.write_bytes(b"x")
     (tmp_path / "batches" / "batch_x.json").write_text("{")
     with running(FakeClient(), model, **options) as server, client_of(server) as client:
         assert [found.id for found in client.files.list()] == [two.id]
         assert client.batches.list().data == []
     assert caplog.text.count("is left out") == 2
-    assert not (tmp_path / "files" / "file-half").exists()
+    assert not [half for half in halves if half.exists()]
+
+
+def test_files_of_others_stay(model: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+    """A folder may have files/ and batches/ of its own: nothing in them is removed that Octavo did not make."""
+    own = ["thesis.docx", "notes.json", "notes", ".hidden", "file-1", f"file-{'a' * 24}.pdf", f"file-{'a' * 24}ox",
+           f".upload-{'a' * 24}.part", f"upload-{'a' * 24}", "batch_1.jsonl", "batch_1.jsonl.journal", ".octavo.tmp"]
+    for folder in ("files", "batches"):
+        (tmp_path / folder).mkdir()
+        for name in own:
+            (tmp_path / folder / name).write_text(f"{folder} {name}")
+    (tmp_path / "files" / f"file-{'b' * 24}").symlink_to(tmp_path / "files" / "thesis.docx")
+    (tmp_path / "files" / f"file-{'c' * 24}").mkdir()
+    for _ in range(2):
+        with running(FakeClient([300]), model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+            assert ended(client, made(client, jsonl(line(1))).id).status == "completed"
+            client.files.delete(client.files.list().data[0].id)
+    for folder in ("files", "batches"):
+        assert [(tmp_path / folder / name).read_text() for name in own] == [f"{folder} {name}" for name in own]
+    assert (tmp_path / "files" / f"file-{'b' * 24}").is_symlink()
+    assert (tmp_path / "files" / f"file-{'c' * 24}").is_dir()
 
 
 def test_without_a_folder(model: Model) -> None:  # noqa: F811

@@ -129,12 +129,14 @@ class BatchStore:
         with written_file(path, mode=0o600) as temporary, open(temporary, "wb") as file:
             file.write(msgspec.json.encode(batch))
 
-    def set(self, batch: Batch, status: Status) -> None:
-        """Give it a status, and write that down with the time. Raises FileError."""
-        batch.status = status
+    def set(self, batch: Batch, status: Status, **more: Any) -> None:
+        """Give it a status, with the time, and what else there is to say. Raises FileError: then it is as it was."""
+        fields = {"status": status, **more}
         if status != "validating":
-            setattr(batch, f"{status}_at", int(time.time()))
-        self.save(batch)
+            fields[f"{status}_at"] = int(time.time())
+        self.save(msgspec.structs.replace(batch, **fields))
+        for name, value in fields.items():
+            setattr(batch, name, value)
 
     def clear(self, batch: Batch) -> None:
         """Remove the files that it was answered with."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +22,10 @@ from octavo.server.http.api_errors import ApiError
 log = logging.getLogger("octavo")
 ENDING = ".json"
 """Of the name of what says what a file is."""
+ID = re.compile(r"file-[A-Za-z0-9]{24}[oe]?")
+"""Of an upload, and with a letter more what a batch has written."""
+COMING = re.compile(r"\.upload-[A-Za-z0-9]{24}")
+"""The name of a file while it is uploaded."""
 MOST_SAID = 1 << 20
 MOST_FILE, MOST_FILES, MOST_BYTES = 512 << 20, 10_000, 32 << 30
 """Bytes of a file, as OpenAI has it; files of all keys, and their bytes."""
@@ -61,11 +67,10 @@ class FileStore:
         names = set(os.listdir(self.folder))
         for name in sorted(names):
             path = os.path.join(self.folder, name)
-            if not name.endswith(ENDING):
-                if name + ENDING not in names:  # a kill came before it was whole
-                    with suppress(OSError):
-                        os.unlink(path)
-                continue
+            if COMING.fullmatch(name) or (ID.fullmatch(name) and name + ENDING not in names):
+                _remove_left_behind(path)
+            if not (name.endswith(ENDING) and ID.fullmatch(name.removesuffix(ENDING))):
+                continue  # all other names are the user's own
             try:
                 one = msgspec.json.decode(read_text(path, MOST_SAID), type=StoredFile)
                 if name != one.id + ENDING or os.path.getsize(self.path(one.id)) != one.bytes:
@@ -152,6 +157,13 @@ class FileStore:
         now = time.time()
         for one in [one.id for one in self.files.values() if one.expires_at is not None and one.expires_at < now]:
             self.remove(one)
+
+
+def _remove_left_behind(path: str) -> None:
+    """Remove a file that was not whole when its server was killed. What isn't a regular file stays."""
+    with suppress(OSError):
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)
 
 
 def full(message: str) -> ApiError:

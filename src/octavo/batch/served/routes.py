@@ -10,11 +10,11 @@ from hashlib import sha256
 from time import time
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Match, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.batch.request_line import URLS
@@ -33,15 +33,29 @@ from octavo.server.routes.schema import Body, few
 from octavo.server.serve_options import ServerOptions
 
 WINDOW = re.compile(r"([1-9][0-9]{0,2})([hd])")
+OURS = re.compile(r"(/v1)?/(files|batches)(/.*)?", re.DOTALL)
+"""Paths that are answered here, if only with a 404."""
 LEAST_S, MOST_S = 3600, 30 * 24 * 3600
 """Seconds after which files may be made to go."""
 MOST_LISTED = 10_000
 SECONDS = Annotated[int, Field(ge=LEAST_S, le=MOST_S)]
+MOST_KEYS, MOST_KEY, MOST_VALUE = 16, 64, 512
+"""Of metadata, and characters of a key and of a value, as OpenAI has it."""
 
 
 class ExpiresAfter(Body):
     anchor: Literal["created_at"]
     seconds: SECONDS
+
+
+def _short(metadata: Any) -> Any:
+    """Metadata, looked at before its keys stand in an error."""
+    for key, value in metadata.items() if isinstance(metadata, dict) else ():
+        if len(key) > MOST_KEY:
+            raise ValueError(f"a key has {len(key)} characters (allowed: up to {MOST_KEY})")
+        if isinstance(value, str) and len(value) > MOST_VALUE:
+            raise ValueError(f"the value of {key!r} has {len(value)} characters (allowed: up to {MOST_VALUE})")
+    return metadata
 
 
 class CreateBatch(Body):
@@ -50,7 +64,7 @@ class CreateBatch(Body):
     input_file_id: str
     endpoint: str
     completion_window: str
-    metadata: Annotated[dict[str, str], few(16)] | None = None
+    metadata: Annotated[dict[str, str], BeforeValidator(_short), few(MOST_KEYS)] | None = None
     output_expires_after: ExpiresAfter | None = None
 
 
@@ -74,9 +88,8 @@ class ServedBatches:
             ("POST", "/batches", self.create), ("GET", "/batches", self.list_batches),
             ("GET", "/batches/{id}", self.batch), ("POST", "/batches/{id}/cancel", self.cancel),
         )
-        self._routes = [Route(prefix + path, one, methods=[method]) for method, path, one in rows
-                        for prefix in ("/v1", "")]
-        own = Starlette(routes=self._routes, exception_handlers=dict.fromkeys(TOLD, answer_error))
+        routes = [Route(prefix + path, one, methods=[method]) for method, path, one in rows for prefix in ("/v1", "")]
+        own = Starlette(routes=routes, exception_handlers=dict.fromkeys(TOLD, answer_error))
         own.router.redirect_slashes = False
         self._own = Sharing(own, Bodies())
 
@@ -86,7 +99,7 @@ class ServedBatches:
         places = self.runner.places
 
         async def both(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http" and any(one.matches(scope)[0] is not Match.NONE for one in self._routes):
+            if scope["type"] == "http" and OURS.fullmatch(scope["path"]):
                 await self._own(scope, receive, send)
                 return
             counts = scope["type"] == "http" and scope["method"] == "POST"
@@ -119,7 +132,7 @@ class ServedBatches:
             try:
                 found = files.add(path, owner, form.filename, purpose, seconds=seconds)
             except FileError as error:
-                raise full(str(error)) from None
+                raise full(f"the file {error.problem}") from None
         return json_response(found.shown())
 
     async def list_files(self, request: Request) -> Response:
@@ -173,7 +186,7 @@ class ServedBatches:
         try:
             self.batches.add(batch)
         except FileError as error:
-            raise full(str(error)) from None
+            raise full(f"the batch {error.problem}") from None
         self.runner.begin(batch)
         return json_response(batch.shown())
 
@@ -192,7 +205,10 @@ class ServedBatches:
         if batch.status in ENDED or batch.status == "finalizing":
             raise ApiError(409, f"Cannot cancel a batch with status '{batch.status}'.", type="invalid_request_error")
         if batch.status != "cancelling":
-            self.runner.cancel(batch)
+            try:
+                self.runner.cancel(batch)
+            except FileError as error:
+                raise full(f"the batch {error.problem}; it goes on: cancel it again once there is room") from None
         return json_response(batch.shown())
 
 

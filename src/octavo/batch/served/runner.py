@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -125,7 +125,7 @@ class Runner:
         self._tasks = dict[str, asyncio.Task[None]]()
         self._room = asyncio.Semaphore(TOGETHER)
         self._thread = ThreadPoolExecutor(1, "batches")
-        self._cancelled = set[str]()
+        self._closing = False
 
     def start(self, app: ASGIApp) -> None:
         """Go on with what is not at its end."""
@@ -140,54 +140,54 @@ class Runner:
 
     async def close(self) -> None:
         """Stop. What is answered is kept, and gone on from at the next start."""
+        self._closing = True
         for task in (tasks := list(self._tasks.values())):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def cancel(self, batch: Batch) -> None:
-        """Have a batch end with what is answered. Raises FileError."""
+        """Have a batch end with what is answered. Raises FileError: then it goes on."""
         self.batches.set(batch, "cancelling")
-        self._cancelled.add(batch.id)
         if (task := self._tasks.get(batch.id)) is not None:
             task.cancel()
         else:
-            self._ended_early(batch)
+            self.begin(batch)
 
     async def _answer(self, batch: Batch) -> None:
         """Bring a batch to its end, or as far as the server's."""
         try:
             async with self._room:
-                while batch.status not in ENDED:
-                    try:
-                        await self._once(batch)
-                        return
-                    except FileError as error:
-                        log.error("batch %s: %s; it is tried again in %.0f s", batch.id, error, AGAIN_S)
-                    await asyncio.sleep(AGAIN_S)
+                await self._written(batch, self._once)
         except asyncio.CancelledError:
-            if batch.id not in self._cancelled:
+            if self._closing or batch.status != "cancelling":
                 raise
-            self._ended_early(batch)
+            await self._written(batch, self._end_early)
         except Exception as error:
             log.exception("batch %s failed", batch.id)
             with suppress(FileError):
                 self._fail(batch, [_fault("internal_error", f"{type(error).__name__}: {error}")])
 
-    def _ended_early(self, batch: Batch) -> None:
-        """Publish what a batch had when it was cancelled."""
-        self._cancelled.discard(batch.id)
-        try:
-            self._publish(batch)
-            self.batches.set(batch, "cancelled")
-            self.batches.clear(batch)
-        except FileError as error:
-            log.error("batch %s: %s", batch.id, error)
+    async def _written(self, batch: Batch, step: Callable[[Batch], Coroutine[Any, Any, None]]) -> None:
+        """Take a step of a batch, again and again until what comes of it can be written."""
+        while batch.status not in ENDED:
+            try:
+                await step(batch)
+                return
+            except FileError as error:
+                log.error("batch %s: %s; it is tried again in %.0f s", batch.id, error, AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _end_early(self, batch: Batch) -> None:
+        """Publish what a batch had when it was cancelled. Raises FileError."""
+        self._publish(batch)
+        self.batches.set(batch, "cancelled")
+        self.batches.clear(batch)
 
     async def _once(self, batch: Batch) -> None:
         """Answer a batch. Raises FileError where what comes of it can't be written."""
         if batch.status == "cancelling":
-            self._ended_early(batch)
+            await self._end_early(batch)
             return
         if self._keys and batch.owner not in self._keys:
             self._fail(batch, [_fault("invalid_api_key", UNKNOWN_KEY)])
@@ -288,8 +288,7 @@ class Runner:
             setattr(batch, field, self.files.add(path, batch.owner, name, "batch_output", seconds=seconds, one=one).id)
 
     def _fail(self, batch: Batch, errors: list[dict[str, Any]]) -> None:
-        batch.errors = errors
-        self.batches.set(batch, "failed")
+        self.batches.set(batch, "failed", errors=errors)
 
 
 def _fault(code: str, message: str, param: str | None = None) -> dict[str, Any]:

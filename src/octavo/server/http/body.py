@@ -143,7 +143,7 @@ async def read_as(request: Request, kind: type[T], limits: Limits) -> T:
 
 def count_values(data: bytes | bytearray, most: int) -> int:
     """About how many values JSON has. Raises ApiError for more than `most`."""
-    n = sum(outside.count(b",") + outside.count(b"[") + outside.count(b"{") for outside in _outside_texts(data))
+    n = sum(outside.count(b",") + outside.count(b"[") + outside.count(b"{") for outside in outside_texts(data))
     if n > most:
         raise bad(f"the body has more than {most} values")
     return n
@@ -155,7 +155,7 @@ def parse(data: bytes | bytearray, depth: int) -> dict[str, Any]:
 
     What reads a body keeps Python's lock, so it is the quickest there is, and what is in a body is counted before.
     """
-    n_keys = _count_keys(data)
+    n_keys = count_keys(data)
     strange = LARGE_NUMBER.search(data) is not None
     try:
         with no_collection():
@@ -173,10 +173,10 @@ def parse(data: bytes | bytearray, depth: int) -> dict[str, Any]:
     return value
 
 
-def _count_keys(data: bytes | bytearray) -> int:
+def count_keys(data: bytes | bytearray) -> int:
     """The keys that JSON has. Raises ApiError for more keys, lists and objects than any request needs."""
     keys = others = 0
-    for outside in _outside_texts(data):
+    for outside in outside_texts(data):
         keys += outside.count(b":")
         others += outside.count(b"[") + outside.count(b"{")
         if keys + others > MOST_PARTS:
@@ -184,7 +184,7 @@ def _count_keys(data: bytes | bytearray) -> int:
     return keys
 
 
-def _outside_texts(data: bytes | bytearray) -> Iterator[bytes]:
+def outside_texts(data: bytes | bytearray) -> Iterator[bytes]:
     """What JSON has outside of its strings, piece by piece."""
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a string
     within = False
