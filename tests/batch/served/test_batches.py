@@ -340,10 +340,10 @@ def test_cancelling_on_a_full_disk(
         write = module.written_file
 
         @contextmanager
-        def written(path: str) -> Iterator[str]:
+        def written(path: str, mode: int) -> Iterator[str]:
             if module in full:
                 raise FileError("can't be written: No space left on device", file=path)
-            with write(path) as temporary:
+            with write(path, mode=mode) as temporary:
                 yield temporary
 
         return written
