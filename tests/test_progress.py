@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import octavo
-from octavo.progress import Line, on_terminal, shown, tell
+from octavo.progress import Line, in_log, on_terminal, shown, tell
 
 
 def test_nobody_is_told_unless_somebody_wants_to_see() -> None:
@@ -46,3 +46,16 @@ def test_loading_a_model_tells_of_bytes() -> None:
     assert loading[0][0] == 0
     assert {total for _, total in loading} == {loading[0][1]}
     assert 0.9 < loading[-1][0] / loading[-1][1] < 1
+
+
+def test_a_log_gets_a_line_for_each_thing_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with in_log():
+        assert tell("what is quick: 1 of 1", 1, 1)
+    monkeypatch.setattr("octavo.progress.AFTER_S", -1.0)
+    with in_log():
+        for i in range(3):
+            tell(f"packing: {i} of 3", i, 3)
+        tell("compiling: 0 of 2", 0, 2)
+    assert capsys.readouterr().err == "octavo: packing\noctavo: compiling\n"

@@ -69,6 +69,25 @@ def on_terminal() -> Iterator[None]:
         line.clear()
 
 
+@contextmanager
+def in_log() -> Iterator[None]:
+    """As `on_terminal`; where standard error is none, a line names each thing that is under way after AFTER_S, once."""
+    if sys.stderr.isatty():
+        with on_terminal():
+            yield
+        return
+    begun, said = time.monotonic(), set[str]()
+
+    def show(what: str, done: int, total: int) -> None:
+        if (kind := what.partition(":")[0]) not in said and time.monotonic() > begun + AFTER_S:
+            said.add(kind)
+            with suppress(OSError, ValueError):
+                print(f"octavo: {kind}", file=sys.stderr, flush=True)
+
+    with shown(show):
+        yield
+
+
 def tell(what: str, done: int, total: int) -> bool:
     """Tell whoever wants to see it; False where nobody does."""
     if _Shown.show is None:

@@ -21,6 +21,7 @@ from octavo.router.catalog import Catalog, Found, in_cache, in_folder
 from octavo.server.serve_options import ServerOptions
 from tests.cli.conftest import Run
 from tests.hub_server import Hub
+from tests.runtime.tiny import write
 
 BASE = ServerOptions("models", secret="between-us", keys=("k",))
 
@@ -155,11 +156,54 @@ def test_settings_of_all_models_that_one_can_not_have(tmp_path: Path, caplog: py
     assert "(of demo)" in caplog.text
 
 
+def test_a_draft_of_all_models_goes_to_those_that_it_fits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other = Found("other", write(tmp_path / "other.gguf"), "argument")
+    forced = ServerLimits(draft="demo", speculate="draft")
+    for of_all, several, place in (
+        (options(limits=ServerLimits(draft="demo")), None, "--draft = "),
+        (options(limits=forced), preset(tmp_path, "[demo]\ntemp = 0"), "--draft = "),
+        (None, preset(tmp_path, "[*]\ndraft = demo\n"), "models.ini: [*]: draft = "),
+    ):
+        caplog.clear()
+        found = look((DEMO, other), several, of_all).models
+        assert (found["demo"].engine.draft, found["other"].engine.draft) == (resolve("demo"), None)
+        assert found["other"].engine.speculate == "auto"
+        (said,) = caplog.messages
+        assert place in said
+        assert "another vocabulary: token " in said
+        assert "other is served without it" in said
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("draft = demo", r"models.ini: \[other\]: draft = .*: another vocabulary: token "),
+    ("draft = {other}\nspeculate = off", r"\[other\]: draft = .*: speculate is off, beside a draft model"),
+    ("draft = {other}\ntensor-parallel = 2", r"\[other\]: draft = .*: there is no draft model for tensor_parallel"),
+    ("draft = /nowhere.gguf", r"models.ini: \[other\]: draft = /nowhere.gguf: /nowhere.gguf"),
+])
+def test_a_draft_of_one_model_that_does_not_fit(tmp_path: Path, text: str, words: str) -> None:
+    path = write(tmp_path / "other.gguf")
+    given = DEMO, Found("other", path, "argument")
+    with pytest.raises(UsageError, match=words):
+        look(given, preset(tmp_path, f"[other]\n{text.format(other=path)}\n"))
+    found = look(given, preset(tmp_path, f"[other]\ndraft = {path}\n")).models
+    assert (found["demo"].engine.draft, found["other"].engine.draft) == (None, path)
+
+
 def test_two_models_with_one_name(tmp_path: Path) -> None:
     other = tmp_path / "demo.gguf"
     other.write_bytes(b"x")
     with pytest.raises(UsageError, match=rf"two models are called 'demo': \S+ and {other} \(allowed: a name for each"):
         look((DEMO, Found("second", str(other), "argument", ("demo",))))
+
+
+def test_models_that_were_named_come_first(tmp_path: Path) -> None:
+    folder = Several(models_dir=str(tmp_path))
+    for name in ("a.gguf", "demo.gguf", "z.gguf"):
+        (tmp_path / name).symlink_to(DEMO.path)
+    z = Found("z", str(tmp_path / "z.gguf"), "argument")
+    found = look((z, DEMO), folder).models
+    assert [(one.name, one.source) for one in found.values()] == [
+        ("z", "argument"), ("demo", "argument"), ("a", "models_dir")]
 
 
 def test_two_files_of_one_name(tmp_path: Path) -> None:
@@ -168,11 +212,11 @@ def test_two_files_of_one_name(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         shutil.copy(resolve("demo"), path)
     first, second = (Found("one", str(path), "argument") for path in paths)
-    words = re.escape(f"{paths[0]} and {paths[1]} would both be called 'one'; give one of them another name in "
-                      "--models-preset ([NAME], model = FILE)")
-    with pytest.raises(UsageError, match=words):
+    words = (" and {} would both be called 'one'; give one of them another name in --models-preset "
+             "([NAME], model = FILE)")
+    with pytest.raises(UsageError, match=re.escape(f"{paths[0]}{words.format(paths[1])}")):
         look((first, second))
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=re.escape(f"{paths[1]}{words.format(paths[0])}")):
         look((second,), preset(tmp_path, f"[one]\nmodel = {paths[0]}").__class__(models_dir=str(paths[0].parent)))
     with pytest.raises(UsageError, match="would both be called 'one'"):
         look((second,), preset(tmp_path, f"[one]\nmodel = {paths[0]}"))
@@ -200,7 +244,7 @@ def test_a_name_that_is_unknown() -> None:
     ("demo demo --alias a", "--alias is of one model: write it into the model's section of --models-preset"),
     ("demo demo --lora a", "--lora is of one model"),
     ("demo demo --memory much", "--memory is 'much' (allowed: bytes, such as 512M or 4G)"),
-    ("demo demo --models-dir /nowhere", "--models-dir is '/nowhere', which is not a folder"),
+    ("demo --models-dir /nowhere", "--models-dir is '/nowhere', which is not a folder"),
     ("demo --models-preset /nowhere.ini", "/nowhere.ini"),
     ("demo /nowhere.gguf", "/nowhere.gguf"),
 ])

@@ -131,8 +131,8 @@ def test_a_temporary_file_that_is_taken_for_one_left_behind(tmp_path: Path, monk
 
     create, made = atomic._create, []
 
-    def create_and_lose(path: str) -> None:
-        create(path)
+    def create_and_lose(mode: int, path: str) -> None:
+        create(mode, path)
         made.append(path)
         if len(made) == 1:
             os.unlink(path)

@@ -78,6 +78,7 @@ class Chat:
     left    replies that ended because the page left
     models  how each of several models is, by their names; {} for a server of one
     told    events that those who listen are sent, once each
+    pulls   whether it downloads models
     empty   whether it is one of several models that has none yet
     listened, looked  how often somebody began to listen, and asked for the models
     """
@@ -87,6 +88,7 @@ class Chat:
     asked: list[dict[str, Any]] = field(default_factory=list)
     left: int = 0
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pulls: bool = True
     told: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     empty: bool = False
     listened: int = 0
@@ -152,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/":
             self.send(200, *page())
         elif not self.refused():
-            found = {"/v1/models": {"data": self.chat.rows()},
+            found = {"/v1/models": {"data": self.chat.rows(), "can_pull": self.chat.pulls},
                      "/props": {"default_generation_settings": {"params": USUAL}}}
             if self.path == "/models/sse":
                 self.tell()

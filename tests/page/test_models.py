@@ -114,6 +114,17 @@ def test_a_download(several: User) -> None:
     page.wait_for_selector("#known li >> nth=3", state="detached")
 
 
+def test_no_download_is_offered_where_the_server_refuses_it(several: User) -> None:
+    several.page.click("#choice")
+    assert several.page.is_visible("#pull input")
+    several.chat.pulls = False
+    several.page.reload()
+    several.page.wait_for_selector("#choice >> text=small")
+    several.page.click("#choice")
+    assert several.page.is_visible("#known >> text=gemma")
+    assert not several.page.is_visible("#pull")
+
+
 def test_models_that_are_known_once_there_is_a_key(browser: Any) -> None:
     with serving(Chat(key="secret", models={"small": {"value": "loaded"}})) as chat:
         user = User(browser, chat)

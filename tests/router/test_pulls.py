@@ -96,10 +96,12 @@ def test_a_pull_that_can_not_be_is_refused_or_told(server: Server, hub: Hub) -> 
         server.post("/models", model=NAME)
         assert listener.until("download_failed")[-1]["data"]["why"]
     until(lambda: server.get("/models")["data"] == [])
+    assert server.get("/models")["can_pull"] is True
 
 
 def test_models_of_a_command_line_are_neither_pulled_nor_removed() -> None:
     with serving([served("a"), served("b")], pulls=False) as (server, _):
+        assert server.get("/v1/models")["can_pull"] is False
         status, error = server.refused("/models", {"model": NAME})
         assert status == 400
         assert error["message"].startswith("models were named on the command line, so none is downloaded here")

@@ -58,12 +58,12 @@ def files_of(path: str) -> dict[str, str]:
 class LineFile:
     """A file that lines are appended to, by one process at a time."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int = 0o666) -> None:
         """Raises FileError where it can't be written, or another process writes it."""
         require_target(path)
         self.path, new = path, not os.path.exists(path)
         with failures_of(path):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
         if not locked_if_any(self._fd) or not _is_at(self._fd, path):
             os.close(self._fd)
             raise FileError("another batch writes to it", file=path)
@@ -147,15 +147,18 @@ class OutputFiles:
     failed  numbers of those with an error
     """
 
-    def __init__(self, path: str, *, restart: bool) -> None:
-        """Raises FileError where they can't be written, or have something that is not a batch's."""
+    def __init__(self, path: str, *, restart: bool, mode: int = 0o666) -> None:
+        """`mode` has permissions of new ones, see `replace_file`.
+
+        Raises FileError where they can't be written, or have something that is not a batch's.
+        """
         names = files_of(path)
-        self.journal = names["journal"]
+        self.journal, self._mode = names["journal"], mode
         for name in (path, self.journal):
             require_target(name)
-        self.responses = LineFile(names["output"])
+        self.responses = LineFile(names["output"], mode)
         try:
-            self.errors = LineFile(names["errors"])
+            self.errors = LineFile(names["errors"], mode)
         except BaseException:
             if self.responses.made:
                 self.responses.remove_empty()
@@ -241,7 +244,7 @@ class OutputFiles:
                              f"deletes what was answered ({len(self.done):,})")
         self.errors.cut(0)
         self.failed.clear()
-        with written_file(self.journal) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        with written_file(self.journal, mode=self._mode) as made, open(made, "w", encoding="utf-8") as file:
             json.dump(now, file, indent=1)
         self._made_journal = self.begun is None
 

@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from octavo.errors import FileError
 from octavo.io.locks import locked_if_any, try_lock
@@ -85,19 +86,20 @@ def reason(error: OSError) -> str:
 
 
 @contextmanager
-def replace_file(path: str | os.PathLike[str], *, flush: bool = True) -> Iterator[str]:
+def replace_file(path: str | os.PathLike[str], *, flush: bool = True, mode: int = 0o666) -> Iterator[str]:
     """A temporary file to write instead of `path`, in the same folder; it takes the place of `path` at the end.
 
     Gives the path of an empty file. When the block ends its bytes are flushed to the disk, it is renamed onto `path`
     (through a link, onto what that points at), and the folder is flushed. When the block or any of this fails it is
-    removed and `path` is as it was. A process that is killed leaves the temporary file and `path` as it was. Without
+    removed and `path` is as it was. A process that is killed leaves the temporary file and `path` as it was. `mode` has
+    the file's permissions, before the process's mask: 0o600 for what nobody else may read. Without
     `flush` that is not so of a system that stops: what its file has lost then is for the reader to find out. Raises
     FileError where `path` is there and no regular file, OSError, and FileErrors of the temporary file as `path`'s.
     """
     _require_regular(path)
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
-    with _temporary(folder, _create) as temporary:
+    with _temporary(folder, partial(_create, mode)) as temporary:
         try:
             yield temporary
             if flush:
@@ -114,9 +116,9 @@ def replace_file(path: str | os.PathLike[str], *, flush: bool = True) -> Iterato
 
 
 @contextmanager
-def written_file(path: str | os.PathLike[str]) -> Iterator[str]:
+def written_file(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[str]:
     """A temporary file as of `replace_file`. Raises FileError naming `path` where anything of it fails."""
-    with failures_of(path), replace_file(path) as temporary:
+    with failures_of(path), replace_file(path, mode=mode) as temporary:
         yield temporary
 
 
@@ -170,8 +172,8 @@ def _temporary(folder: str, make: Callable[[str], None]) -> Iterator[str]:
             os.close(lock)
 
 
-def _create(path: str) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+def _create(mode: int, path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
 
 
 def _locked(path: str) -> int | None:

@@ -109,6 +109,7 @@ def _show() -> None:
     done, total = _Progress.compiled, max(_Progress.total, _Progress.compiled)
     what = f"compiling kernels for this CPU{' (once)' if kept() else ''}: {done} of {total}"
     if tell(what, done, total):
+        _Progress.said = True
         return
     if sys.stderr.isatty():
         _Progress.line.show(what, done, total)

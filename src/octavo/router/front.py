@@ -68,8 +68,8 @@ from_json = msgspec.json.Decoder(Named).decode
 class ModelsFront(BaseFront):
     """A front of models.
 
-    look        finds what there is to serve, see `Models.replace`
-    may_delete  clients may have models removed
+    look  finds what there is to serve, see `Models.replace`
+    may_pull, may_delete  clients may have models downloaded, and removed
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ModelsFront(BaseFront):
         super().__init__(options)
         self.models, self.look = models, look
         self.metrics, self.pulls = ModelMetrics(models), Pulls(models.events, self.reload)
-        self._may_pull, self.may_delete, self._routes = pulls, deletes, routes()
+        self.may_pull, self.may_delete, self._routes = pulls, deletes, routes()
         self.created = int(time.time())
 
     @property
@@ -96,7 +96,7 @@ class ModelsFront(BaseFront):
 
     def require_pulls(self) -> None:
         """Raise ApiError where the models are those of the command line."""
-        if not self._may_pull:
+        if not self.may_pull:
             raise bad("models were named on the command line, so none is downloaded here: start `octavo serve` without "
                       "names for that")
 
@@ -190,7 +190,7 @@ async def models(request: Request) -> Response:
     if is_anthropics(request.scope):
         ids = [one["id"] for one in rows] or [None]
         return json_response({"data": rows, "has_more": False, "first_id": ids[0], "last_id": ids[-1]})
-    return json_response({"object": "list", "data": rows + front.pulls.rows()})
+    return json_response({"object": "list", "data": rows + front.pulls.rows(), "can_pull": front.may_pull})
 
 
 async def model(request: Request) -> Response:

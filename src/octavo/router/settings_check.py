@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octavo.errors import UsageError
 from octavo.router.catalog import KnownModel
 
 
@@ -36,3 +37,21 @@ def require_settings(known: KnownModel) -> None:
             else:
                 template = tokenizer.chat_template(server.chat_template)
             usual_variables(server.variables, server.reasoning, [template])
+
+
+def require_draft_fits(known: KnownModel) -> None:
+    """Raise OctavoError for a draft model with which the model can't be loaded; see `open_draft`."""
+    from octavo.huggingface import open_model_file
+    from octavo.io.model_path import resolve
+    from octavo.models import read_model
+    from octavo.runtime.speculation.open_draft import require_draft
+    from octavo.text import Tokenizer
+
+    engine = known.engine
+    if engine.draft is not None:
+        if engine.tensor_parallel > 1:
+            raise UsageError("draft: there is no draft model for tensor_parallel", argument="draft")
+        if engine.speculate in ("off", "lookup"):
+            raise UsageError(f"speculate is {engine.speculate}, beside a draft model (allowed: auto, draft)")
+        with open_model_file(resolve(engine.path)) as file:
+            require_draft(engine.draft, read_model(file), Tokenizer.from_gguf(file))

@@ -50,7 +50,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 None for 0.25 on the CPU and 0.025 on a GPU
     speculate   where drafts of replies come from; None for "auto"
     draft       the path of a draft model
-    embeddings  a model that generates also gives vectors of texts
+    embeddings  what vectors of a model that generates need is made at the start
     deterministic  the text of a reply does not depend on what else is computed, on a GPU or with AMX too
     lora        paths of adapters, with what each is multiplied by
     servers     that share this machine's memory, if `kv_memory` is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,6 +72,18 @@ def lines_of(client: openai.OpenAI, one: str) -> dict[str, Any]:
     found = [json.loads(row) for row in client.files.content(one).text.splitlines()]
     assert len({row["custom_id"] for row in found}) == len(found)
     return {row["custom_id"]: row for row in found}
+
+
+def test_what_is_on_disk_is_the_users_alone(model: Model, tmp_path: Path) -> None:  # noqa: F811
+    tmp_path.chmod(0o755)
+    with running_model(model, data_dir=str(tmp_path)) as server, client_of(server) as client:
+        ended(client, made(client, jsonl(line(1), line(2, "x " * 9000))).id)
+        made(client, jsonl(*(line(i, ignore_eos=True, max_tokens=200) for i in range(1, 50))))
+        until(lambda: any(tmp_path.rglob("batches/*.jsonl")))
+        found = {one: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.rglob("*")}
+    wrong = {path.name for path, mode in found.items() if mode != (0o700 if path.is_dir() else 0o600)}
+    assert not wrong, found
+    assert len(found) > 8
 
 
 def test_files(client: openai.OpenAI) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import os
 import re
 import signal
@@ -31,7 +32,7 @@ from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.server.engine import process as supervise
 from octavo.server.engine.channel import Channel, ChannelError, frame
 from octavo.server.engine.client import EngineDiedError
-from octavo.server.engine.engine_protocol import Add, Ping, Pong, Ready, StepOutputs, encode, to_engine
+from octavo.server.engine.engine_protocol import Add, Ping, Pong, Quit, Ready, StepOutputs, encode, to_engine
 from octavo.server.engine.fake import INFO
 from octavo.server.engine.launch import ENDING, STDIN, launch
 from octavo.server.engine.process import LOST, ProcessClient
@@ -165,6 +166,43 @@ def test_nothing_is_sent_while_an_ended_engine_is_put_away() -> None:
         await client.close()
 
     asyncio.run(scenario())
+
+
+def test_an_engine_that_was_told_to_end_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """With --cache-disk it has the time to end by itself; its front hears of that before `close` does."""
+    ours, theirs = socket.socketpair()
+    closing: list[asyncio.Task[None]] = []
+
+    def poll() -> int | None:
+        return None if asyncio.current_task() in closing and not watched() else 0
+
+    def watched() -> bool:
+        return client._watching is None or client._watching.done() or bool(caplog.records)
+
+    process = SimpleNamespace(kill=lambda: None, poll=poll)
+    options = EngineOptions("demo", cache_disk=1 << 30)
+    client = ProcessClient(options, SimpleNamespace(socket=ours, process=process))  # type: ignore[arg-type]
+
+    def answer() -> None:
+        channel = Channel(theirs)
+        messages = channel.received()
+        next(messages)
+        channel.send(encode(Ready(INFO)))
+        while not isinstance(to_engine.decode(next(messages)), Quit):
+            pass
+        theirs.close()
+
+    async def scenario() -> None:
+        Thread(target=answer, daemon=True).start()
+        await client.start()
+        await client.ready()
+        closing.append(asyncio.ensure_future(client.close()))
+        await closing[0]
+
+    with caplog.at_level(logging.INFO, "octavo"):
+        asyncio.run(scenario())
+    assert not caplog.records
+    assert client.process is None
 
 
 class Puppet:
@@ -421,8 +459,11 @@ class Command:
     def __init__(self, *options: str) -> None:
         self.process = subprocess.Popen([*COMMAND, *options], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        found = re.fullmatch(r"octavo: demo is served at (https?)://127\.0\.0\.1:(\d+)\n", line)
+        first = self.process.stderr.readline()
+        assert re.fullmatch(r"octavo: loading \S+demo\.gguf\n", first), first
+        under_way = "octavo: reading and packing weights\n", "octavo: compiling kernels for this CPU (once)\n"
+        line = next(line for line in self.process.stderr if line not in under_way)
+        found = re.fullmatch(r"octavo: demo is served at (https?)://127\.0\.0\.1:(\d+), with a chat page\n", line)
         assert found is not None, line
         self.scheme = found[1]
         self.server = Server(int(found[2]), None, None)  # type: ignore[arg-type]

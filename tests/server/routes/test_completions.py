@@ -182,10 +182,10 @@ def test_prompts_that_are_none(server: Server, prompt: Any) -> None:
     assert (status, error["param"]) == (400, "prompt")
 
 
-def test_embeddings_are_asked_for(server: Server) -> None:
-    status, error = server.refused("/v1/embeddings", {"input": "a cat"})
-    assert status == 400
-    assert "--embeddings" in error["message"]
+def test_embeddings_need_no_option(server: Server, model: Model) -> None:
+    """As octavo batch has them; with --embeddings what they need is there at the start."""
+    found = server.post("/v1/embeddings", input="a cat")["data"][0]["embedding"]
+    np.testing.assert_allclose(np.array(found), model.embed(["a cat"], pooling="mean")[0], atol=1e-6)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,6 +213,18 @@ def test_a_folder_is_one_servers(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileError, match="can't be written"):
         ResponseStore(str(tmp_path / "file"))
+
+
+def test_what_is_kept_is_the_users_alone(tmp_path: Path) -> None:
+    old = tmp_path / response_store.NAME
+    old.touch(0o644)
+    store = ResponseStore(str(tmp_path))
+    store._base.execute("pragma journal_mode = wal")
+    store.put("resp_1", "", Kept(b"{}", b"[]"))
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
+    store.close()
+    assert set(modes) == {"lock", old.name, f"{old.name}-wal", f"{old.name}-shm"}
+    assert set(modes.values()) == {0o600}
 
 
 def test_a_damaged_file_is_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

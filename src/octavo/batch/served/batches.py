@@ -126,7 +126,7 @@ class BatchStore:
     def save(self, batch: Batch) -> None:
         """Write down how it is. Raises FileError."""
         path = os.path.join(self.folder, batch.id + ENDING)
-        with written_file(path) as temporary, open(temporary, "wb") as file:
+        with written_file(path, mode=0o600) as temporary, open(temporary, "wb") as file:
             file.write(msgspec.json.encode(batch))
 
     def set(self, batch: Batch, status: Status, **more: Any) -> None:

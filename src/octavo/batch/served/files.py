@@ -124,10 +124,10 @@ class FileStore:
             try:
                 os.link(path, self.path(one))
             except OSError:  # a file system without links
-                shutil.copyfile(path, self.path(one))
+                shutil.copy(path, self.path(one))  # which is nobody else's to read either
             size = os.path.getsize(path)
         found = StoredFile(one, owner, size, now, filename, purpose, None if seconds is None else now + seconds)
-        with written_file(self.path(one) + ENDING) as temporary, open(temporary, "wb") as file:
+        with written_file(self.path(one) + ENDING, mode=0o600) as temporary, open(temporary, "wb") as file:
             file.write(msgspec.json.encode(found))
         self.files[one] = found
         return found

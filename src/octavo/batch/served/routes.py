@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Coroutine
+from functools import partial
 from hashlib import sha256
 from time import time
 from typing import Annotated, Any, Literal
@@ -117,7 +118,7 @@ class ServedBatches:
         most = min(int(length), files.most_file) if length.isdigit() and int(length) else files.most_file
         with files.receiving(most) as path:
             try:
-                with open(path, "xb") as file:
+                with open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
                     form = await receive(request, self.options.limits, file, files.most_file)
                     file.flush()
                     os.fsync(file.fileno())

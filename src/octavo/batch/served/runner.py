@@ -258,7 +258,7 @@ class Runner:
         self.batches.clear(batch)
 
     def _output(self, batch: Batch) -> OutputFiles:
-        files = OutputFiles(self.batches.output(batch), restart=False)
+        files = OutputFiles(self.batches.output(batch), restart=False, mode=0o600)
         files.begin({"input": batch.input_file_id, "endpoint": batch.endpoint})
         return files
 

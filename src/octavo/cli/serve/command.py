@@ -191,6 +191,7 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
                 "%s has no chat template: messages are written as ChatML, and replies end after %d tokens "
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
             )
+        print(f"octavo: loading {file.path}", file=sys.stderr, flush=True)
         client = ProcessClient(engine, launched)
         run(with_batches(options, engine.max_sequences, lambda around: serve(
             client, file, options, sock, lambda service: _tell(options, sock, engine.kv_events), around,
@@ -238,7 +239,7 @@ def _tell(options: ServerOptions, sock: socket.socket, events: KVEvents | None =
     shown = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "http" if options.certificate is None else "https"
     url, by = f"{scheme}://{shown}:{sock.getsockname()[1]}", f" by {replicas} replicas" if replicas else ""
-    print(f"octavo: {options.name} is served at {url}{by}", file=sys.stderr, flush=True)
+    print(f"octavo: {options.name} is served at {url}{by}, with a chat page", file=sys.stderr, flush=True)
     for one in () if events is None else map(events.of_rank, range(replicas or 1)):
         how = "published at" if binds(one.endpoint) else "sent to a reader that listens at"
         again = "" if one.replay is None else f", and again on request at {one.replay}"

@@ -193,7 +193,7 @@ class ServerLimits(EngineLimits, KeptPrefixes):
     ] = 5.0
     share_cache: Annotated[bool, limit_option("--share-cache", help="Share cached prompts between API keys.")] = False
     embeddings: Annotated[
-        bool, limit_option("--embeddings", help="Serve embeddings from a model that generates, too.")
+        bool, limit_option("--embeddings", help="Prepare embeddings of a model that generates at the start.")
     ] = False
     max_connections: Annotated[
         int, limit_option(min=1, help="Maximum number of connections with a running request.")

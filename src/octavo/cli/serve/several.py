@@ -244,15 +244,38 @@ class Shelf:
             if not sections:
                 raise
             raise UsageError(self._blamed(sections, error, made)[1]) from None
-        if not sections:
-            return known
         try:
-            require_settings(known)
+            if sections:
+                require_settings(known)
         except OctavoError as error:
             section, words = self._blamed(sections, error, works)
             if section.name != ALL:
                 raise UsageError(words) from None
             log.warning("%s (of %s)", words, found.name)
+        return self._with_draft(known, sections)
+
+    def _with_draft(self, known: KnownModel, sections: Sequence[Section]) -> KnownModel:
+        """The model with its draft model, or without one of all models that can't draft for it, which is warned of.
+
+        Raises UsageError for one of its own section.
+        """
+        from msgspec.structs import replace as with_options
+
+        from octavo.router.settings_check import require_draft_fits
+
+        try:
+            require_draft_fits(known)
+        except OctavoError as error:
+            of_all, place = self.options.limits.draft, "--draft"
+            for section in sections:
+                if of_all is None and section.options.limits.draft is not None:
+                    of_all, place = section.options.limits.draft, f"{section.place}: draft"
+                    if section.name != ALL:
+                        raise UsageError(f"{place} = {of_all}: {error}") from None
+            log.warning("%s = %s: %s; %s is served without it (its section of --models-preset may have another)",
+                        place, of_all, error, known.name)
+            speculate: Any = "auto" if known.engine.speculate == "draft" else known.engine.speculate
+            return replace(known, engine=with_options(known.engine, draft=None, speculate=speculate))
         return known
 
     def _blamed(
@@ -273,11 +296,9 @@ class Shelf:
     def _found(self) -> Iterator[Found]:
         from octavo.router.catalog import in_cache, in_folder
 
-        if not self.given:
-            yield from in_cache()
+        yield from self.given or in_cache()
         if self.several.models_dir is not None:
             yield from in_folder(self.several.models_dir)
-        yield from self.given
 
     def _add(self, section: Section, found: dict[str, Found]) -> None:
         """Have a section's model among those that are there, under the section's name."""
@@ -301,6 +322,8 @@ class Shelf:
         from octavo.router.catalog import KnownModel
 
         limits, naming = options.limits, options.naming
+        if limits.draft is not None:
+            limits = replace(limits, draft=_there(limits.draft, self.offline))
         require_one_template(naming, options.defaults)
         lora = tuple(adapters(options.where.lora, self.offline).items())
         _require_loadable(found, options, lora)

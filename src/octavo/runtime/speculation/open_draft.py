@@ -10,11 +10,11 @@ from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.huggingface import open_model_file
 from octavo.io.model_path import resolve
 from octavo.io.system_memory import room
-from octavo.models import read_model
+from octavo.models import ModelSpec, read_model
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig
 from octavo.runtime.engine.engine_limits import context_of
-from octavo.runtime.text_embedding import require_generating
+from octavo.runtime.text_embedding import is_embedding_model, require_generating
 from octavo.text import Tokenizer
 
 GIB = 1 << 30
@@ -33,22 +33,35 @@ def open_draft(path: str | os.PathLike[str], main: Engine, vocabulary: Tokenizer
     file = open_model_file(resolve(path))
     try:
         spec = read_model(file)
-        require_generating(spec)
-        _require_vocabulary(Tokenizer.from_gguf(file), vocabulary, file.path)
+        _require_fit(spec, main.model, vocabulary)
         config = EngineConfig(
             n_ctx=min(main.n_ctx, context_of(spec, main.n_ctx)), max_sequences=main.config.max_sequences,
             cache_type=main.config.cache_type, n_batch=main.config.n_batch, n_pages=main.pool.n_pages,
             weight_cache=main.config.weight_cache,
         )
         draft = Engine(spec, main.backends, config)
-        if draft.pool.states is not None or main.pool.states is not None:
-            which = file.path if draft.pool.states is not None else main.model.file.path
-            raise ModelError("layers with states take no token back: neither drafts nor draft models", file=which)
         _require_memory(main, draft, main.backends)
         return draft
     except BaseException:
         file.close()
         raise
+
+
+def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tokenizer) -> None:
+    """Raise OctavoError, as `open_draft` does, for a draft model that can't draft for a model, whatever is free."""
+    if is_embedding_model(main):
+        raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
+    with open_model_file(resolve(path)) as file:
+        _require_fit(read_model(file), main, vocabulary)
+
+
+def _require_fit(draft: ModelSpec, main: ModelSpec, vocabulary: Tokenizer) -> None:
+    require_generating(draft)
+    _require_vocabulary(Tokenizer.from_gguf(draft.file), vocabulary, draft.file.path)
+    for one in (draft, main):
+        if any(one.graph().leaves("state")):
+            told = "layers with states take no token back: neither drafts nor draft models"
+            raise ModelError(told, file=one.file.path)
 
 
 def _require_vocabulary(own: Tokenizer, other: Tokenizer, path: str) -> None:

@@ -9,7 +9,7 @@ from octavo.huggingface import open_model_file
 from octavo.io.model_path import resolve
 from octavo.io.system_memory import UNLIMITED, room
 from octavo.models import ModelSpec, read_model
-from octavo.progress import Show, on_terminal, shown
+from octavo.progress import Show, in_log, shown
 from octavo.runtime.cache.page_pool import page_bytes
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.engine import Engine
@@ -30,7 +30,7 @@ def load_model(
 ) -> Model:
     """The model that options name. Raises OctavoError.
 
-    `before` is called before its weights are read. `show` is told how far it is, in place of the terminal.
+    `before` is called before its weights are read. `show` is told how far it is, in place of the terminal or the log.
     """
     wanted = options.gpu_layers
     backends, layers = backends_for(
@@ -50,7 +50,7 @@ def load_model(
         overrides=overrides(dict(options.override_tensor), options.n_cpu_moe),
         max_loras=options.max_loras, max_lora_rank=options.max_lora_rank or highest_rank(options, spec),
     )
-    with on_terminal() if show is None else shown(show):
+    with in_log() if show is None else shown(show):
         return model_of(file, backends, config, options.lora, before, options.draft)
 
 

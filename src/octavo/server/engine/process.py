@@ -61,7 +61,7 @@ class ProcessClient(EngineClient):
         self._watching: asyncio.Task[None] | None = None
         self._under_way: dict[int, int] = {}
         self._crashes: Counter[int] = Counter()
-        self._heard, self._step_seconds = False, 0.0
+        self._heard, self._step_seconds, self._closing = False, 0.0, False
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
@@ -71,7 +71,7 @@ class ProcessClient(EngineClient):
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
-        launched = self._launched
+        self._closing, launched = True, self._launched
         if launched is not None and self.state != "loading" and self.options.close_time:
             self._send(Quit())
             await _status(launched.process, self.options.close_time)
@@ -97,6 +97,8 @@ class ProcessClient(EngineClient):
             except Exception as error:  # no descriptor, process or memory is free, as a rule
                 log.info("traceback", exc_info=True)
                 why = f"it could not be started: {type(error).__name__}: {error}"
+            if self._closing:  # it was told to end
+                return
             self._count_crashes()
             self.died(why)
             await self._end()

@@ -39,7 +39,7 @@ class SideWork:
     def __init__(
         self, model: Model, core: EngineCore | None, send: Callable[[ToFront], None], *, embeddings: bool
     ) -> None:
-        self._model, self._core, self._send, self._embeddings = model, core, send, embeddings
+        self._model, self._core, self._send = model, core, send
         self.slots: SlotFiles | None = None
         self._queue: deque[Message] = deque()
         self._came: dict[int, float] = {}
@@ -130,8 +130,6 @@ class SideWork:
 
     def _embedded(self, message: Embed) -> Pieces[ToFront]:
         model = self._model
-        if not (self._embeddings or model.engine.config.embeds):
-            raise UsageError("the model generates text and was not started with --embeddings")
         if message.pooling == RANK:
             scores = yield from model.ranker.scoring(message.texts, message.seconds, self._room)
             found = scores[:, None]

@@ -7,6 +7,7 @@ import logging
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -71,6 +72,11 @@ class ResponseStore:
             self.put(one, owner, Kept(unfinished(json.loads(response)), items))
 
     def _opened(self) -> sqlite3.Connection:
+        if self.path is not None:
+            with failures_of(self.path):  # its journal gets the file's mode
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            with suppress(OSError):  # a file system without modes
+                os.chmod(self.path, 0o600)
         base = sqlite3.connect(self.path or ":memory:", isolation_level=None, check_same_thread=False)
         try:
             base.execute("pragma synchronous = normal")

@@ -194,10 +194,8 @@ def _write(path: Path, entry: Entry, data: U8, given_back: int) -> None:
         for folder in reversed(path.parents[:3]):  # all of which somebody may have removed
             folder.mkdir(exist_ok=True, mode=0o700)
         try:
-            with replace_file(path, flush=False) as temporary:
-                os.chmod(temporary, 0o600)
-                with open(temporary, "wb") as file:
-                    write_entry(file, entry, data, given_back)
+            with replace_file(path, flush=False, mode=0o600) as temporary, open(temporary, "wb") as file:
+                write_entry(file, entry, data, given_back)
             return
         except FileNotFoundError:
             if not left:

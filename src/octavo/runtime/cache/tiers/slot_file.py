@@ -6,7 +6,6 @@ entry each, between which others compute.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence as Seq
 
 from octavo.errors import CacheFullError, FileError, UsageError
@@ -37,23 +36,21 @@ class SlotFiles:
         try:
             if not len(sequence):
                 raise UsageError("nothing of the slot is in the cache")
-            with failures_of(path), replace_file(path, flush=False) as temporary:
-                os.chmod(temporary, 0o600)
-                with open(temporary, "wb") as file:
-                    parent, entry = self.tiers.root(salt), Entry(b"", ())
-                    for at, page in enumerate(sequence.pages[: pages_for(len(sequence))]):
-                        entry = page_entry(parent, sequence.tokens, at)
-                        write_entry(file, entry, joined(executor.save("rows", page)))
-                        parent = entry.key
-                        yield
-                    if pool.states is not None and sequence.origin is not None:
-                        write_entry(file, entry.of("state"), joined(executor.save("states", sequence.origin.slot)))
-                    if pool.windows is not None and len(sequence):
-                        back = sequence.window.given_back
-                        pages = sequence.window.pages[back : pages_for(len(sequence))]
-                        parts = [part for page in pages for part in executor.save("window_rows", page)]
-                        write_entry(file, entry.of("window"), joined(parts), back)
-                    return len(sequence), file.tell()
+            with failures_of(path), replace_file(path, flush=False, mode=0o600) as made, open(made, "wb") as file:
+                parent, entry = self.tiers.root(salt), Entry(b"", ())
+                for at, page in enumerate(sequence.pages[: pages_for(len(sequence))]):
+                    entry = page_entry(parent, sequence.tokens, at)
+                    write_entry(file, entry, joined(executor.save("rows", page)))
+                    parent = entry.key
+                    yield
+                if pool.states is not None and sequence.origin is not None:
+                    write_entry(file, entry.of("state"), joined(executor.save("states", sequence.origin.slot)))
+                if pool.windows is not None and len(sequence):
+                    back = sequence.window.given_back
+                    pages = sequence.window.pages[back : pages_for(len(sequence))]
+                    parts = [part for page in pages for part in executor.save("window_rows", page)]
+                    write_entry(file, entry.of("window"), joined(parts), back)
+                return len(sequence), file.tell()
         finally:
             if pool.shares:
                 pool.release(sequence)

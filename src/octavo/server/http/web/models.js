@@ -19,7 +19,9 @@ const wordOf = (status) => status.value === "unloaded" ? (status.failed ? "faile
 
 async function greet() {
   try {
-    models = (await (await request("v1/models")).json()).data;
+    const known = await (await request("v1/models")).json();
+    models = known.data;
+    $("pull").hidden = known.can_pull === false;
     drawModels();
     if (several() || !models.length) listen();
     const one = chosen();
