@@ -81,8 +81,8 @@ def main() -> None:
     subject.prepare(options.depth, options.sequences)
     for turn in range(-2, options.turns):  # the first ones warm up
         for name in ("without", "with") if turn % 2 else ("with", "without"):
-            for sequence, slot in zip(subject.sequences, slots[name], strict=True):
-                sequence.adapter = slot
+            for sequence, chosen in zip(subject.sequences, slots[name], strict=True):
+                sequence.adapter = chosen
             seconds = subject.decode(options.steps) / options.steps
             if turn >= 0:
                 times[name].append(seconds)
