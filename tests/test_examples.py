@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits import HANG_S
+from tests.sampling import slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SAID = {
@@ -24,7 +25,7 @@ def test_each_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAID)
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", [slow(name) if name == "quantize_and_compare.py" else name for name in SAID])
 def test_it_runs(name: str) -> None:
     script = EXAMPLES / name
     assert len(script.read_text().splitlines()) <= 40

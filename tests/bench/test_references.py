@@ -17,6 +17,7 @@ from octavo import load
 from octavo.quantizers import quantize_checkpoint
 from tests.models.checkpoints import CASES, make
 from tests.runtime import tiny
+from tests.sampling import slow
 
 TOKENS = [[5, 17, 250, 3, 99, 120, 7, 31], [8, 8, 200, 41, 2, 77, 130, 64]]
 Script = Callable[[str], ModuleType]
@@ -98,7 +99,7 @@ class Nearest:
         return scales, scales
 
 
-@pytest.mark.parametrize("scheme", ["w4a8", "w4a8-g128"])
+@pytest.mark.parametrize("scheme", ["w4a8", slow("w4a8-g128")])
 def test_the_authors_rounding_of_experts(
     scheme: str, qqq: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.sampling.banned_strings import BannedStrings
 from octavo.text import Tokenizer
 from tests.runtime.stateful import write_with_tokenizer
+from tests.sampling import slow
 
 ASK = "Write about numbers."
 SEEDS = range(6)
@@ -85,7 +86,7 @@ def test_without_such_a_text_nothing_is_different(model: Model) -> None:
     assert same.tokens == plain.tokens
 
 
-@pytest.mark.parametrize("name", ["qwen3.5-9b", "gemma3-4b"])
+@pytest.mark.parametrize("name", ["qwen3.5-9b", slow("gemma3-4b")])
 def test_layers_with_states_and_windows(tmp_path: Path, name: str) -> None:
     """What such a reply has computed is of no use once it goes back: it is computed anew."""
     how: dict[str, Any] = {**HOW, "max_tokens": 60, "raw": True, "seed": 5}

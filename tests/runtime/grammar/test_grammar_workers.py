@@ -157,6 +157,7 @@ def worker_after(grammars: Grammars) -> int:
     return worker_of(grammars.constraint(Grammar.regex("[xy]")))
 
 
+@pytest.mark.slow
 def test_hundreds_of_grammars_that_nobody_asks_about(monkeypatch: pytest.MonkeyPatch) -> None:
     """How workers ended is told, and taken, so that there is room for what is told next."""
     monkeypatch.setattr(grammar_host, "ENDS_KEPT", 4)

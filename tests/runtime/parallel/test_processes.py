@@ -177,6 +177,7 @@ def test_a_rank_that_is_killed_ends_all_replies() -> None:
     assert gone([follower])
 
 
+@pytest.mark.slow
 def test_a_model_that_another_thread_closes() -> None:
     """A reply ends with an error of Octavo's, whatever the step was at."""
     begun, errors = Event(), list[Exception]()
@@ -209,6 +210,7 @@ def test_a_rank_that_is_stopped_ends_all_replies_after_a_while() -> None:
     assert gone([follower])
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_while_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     start, followers = groups._start, list[int]()
 

@@ -81,6 +81,7 @@ def requests(n: int, seed: int) -> Iterator[Add]:
                   cache_salt=rng.choice(("", "", "salt", "other")))
 
 
+@pytest.mark.slow
 def test_under_load_with_losses_and_clears(model: Model, tmp_path: Path) -> None:
     """Evictions, preemptions, cancels, clears, and messages that are lost: after each batch nothing is amiss."""
     endpoint, replay = addresses(tmp_path)

@@ -131,6 +131,7 @@ def test_groups_are_clipped_as_a_plain_search_says(name: str) -> None:
     assert (found.cpu().numpy() == SHRINKS[best]).mean() > 0.97, "but for ties"
 
 
+@pytest.mark.slow
 def test_other_inputs_than_the_original_ones() -> None:
     rng, w, h = np.random.default_rng(8), weights(), correlated()
     cross = h + 0.05 * np.abs(h).max() * rng.standard_normal(h.shape) / K
