@@ -158,8 +158,8 @@ def test_names_and_weights_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "wrong"), [
-    ("s3cret name=", "name="), ("s3cret weight=0", "weight=0"), ("s3cret weight=nan", "weight=nan"),
-    ("s3cret other", "other"), ("s3cret weight=-1", "weight=-1"), ("s3cret name=a/b", "name=a/b"),
+    *((f"s3cret {word}", "behind key 1") for word in ("name=", "weight=0", "weight=nan", "other", "weight=-1")),
+    ("a\ns3cret name=a/b", "behind key 2"), ("name=x s3cret", "behind key 1"),
     ("# none\n", "no key"), ("a name=x\nb name=x", "'x'"),
 ])
 def test_lines_that_are_wrong(tmp_path: Path, text: str, wrong: str) -> None:
