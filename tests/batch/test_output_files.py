@@ -174,7 +174,7 @@ def test_what_has_changed_is_named(tmp_path: Path) -> None:
             files.begin({"input": "b", "seed": 0})
         with pytest.raises(UsageError, match=r"begun with another seed \(0, and now it is 1\)"):
             files.begin({"input": "a", "seed": 1})
-        with pytest.raises(UsageError, match=r"begun with another max tokens \(none, and now it is 3\)"):
+        with pytest.raises(UsageError, match=r"begun with another max tokens \(not set, and now it is 3\)"):
             files.begin({"input": "a", "seed": 0, "max tokens": 3})
         files.begin({"seed": 0, "input": "a"})
     with OutputFiles(str(path), restart=True) as files:

@@ -396,7 +396,7 @@ def test_at_a_terminal(terminal: Callable[..., Terminal], alphabet: str, tmp_pat
     t.type("two\n")
     t.until("... ")
     t.type('lines"""\n')
-    assert "tok/s; ended by stop)" in t.until(">>> ")
+    assert "tok/s; ended by stop" in t.until(">>> ")
     t.wait_until_it_reads()  # a signal between prompt and reading is seen at the next key
     t.type("\x03")
     assert "/bye or Ctrl-D leaves." in t.until(">>> ")
