@@ -25,7 +25,7 @@ from octavo.runtime.scheduler.async_scheduling import AsyncScheduler, InFlightSt
 from octavo.runtime.scheduler.prefill_budget import MIN_CHUNK, PrefillBudget
 from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.runtime.scheduler.scheduler import ScheduledStep, Scheduler
-from octavo.runtime.speculation.draft_model import DraftModel, drafters
+from octavo.runtime.speculation.draft_model import DraftModel
 from octavo.runtime.speculation.verification import Drafts, Speculator
 
 log = logging.getLogger("octavo")
@@ -54,11 +54,12 @@ class EngineCore:
         self.scheduler = Scheduler(engine.pool, engine.prefixes, budget, engine.n_ctx, engine.config.max_sequences)
         engine.pool.call_when_short(self._make_room)
         self.async_scheduler = AsyncScheduler(self.scheduler, self.sampler)
+        how = engine.config.speculate
+        lookup, drafts = how in ("lookup", "auto"), how in ("draft", "auto")
+        drafter = DraftModel(draft, self.n_known) if draft is not None and drafts else None
         # A wrong draft can't be taken back out of a state.
-        lookup, model = drafters(engine, draft)
-        drafts = (lookup or model) and engine.pool.states is None
-        drafter = DraftModel(draft, self.n_known) if model and draft is not None else None
-        self.speculator = Speculator(self.sampler, budget, drafter, lookup=lookup) if drafts else None
+        speculates = (lookup or drafter is not None) and engine.pool.states is None
+        self.speculator = Speculator(self.sampler, budget, drafter, lookup=lookup) if speculates else None
         self.draining = False
         self.warming: WarmUp | None = None
         """Captures sizes of steps in advance, as long as some are missing."""

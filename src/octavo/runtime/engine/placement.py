@@ -176,14 +176,13 @@ class Placement:
     ) -> None:
         self.n_layer, self._searched = n_layer, searched
         self._graph, self._backends, self._limits, self._fused = graph, backends, limits, fused
-        self._schedules: dict[tuple[int, ...], Schedule] = {}
+        self._override(overrides)
         wanted = checked(gpu_layers)
         self.layers = n_layer if isinstance(wanted, str) else min(wanted, n_layer)
         self._given = None if isinstance(pipeline, int) else tuple(pipeline)
         n_stages = pipeline if isinstance(pipeline, int) else len(pipeline)
         self._stages, self._others = backends[:n_stages], backends[n_stages:]
         self._host = 0 if isinstance(backends[0], HostBackend) else n_stages
-        self.overrides = overrides
         self._require_overrides()
         if self.layers < n_layer and not self._others:
             problem = f"gpu_layers is {wanted}, but there is no backend for the other layers: use all"
@@ -254,7 +253,8 @@ class Placement:
 
     def _override(self, overrides: Overrides) -> None:
         self.overrides = overrides
-        self._schedules.clear()
+        self._sizes = _layer_bytes(self._graph, self.n_layer, self._limits, overrides)
+        self._schedules: dict[tuple[int, ...], Schedule] = {}
 
     def advice(self, layers: int) -> str:
         """What to do where memory is short and this many layers would fit."""
@@ -300,8 +300,8 @@ class Placement:
 
     def _last(self, layers: int) -> tuple[list[int], list[bool]]:
         """The bytes of the last layers, and which go with the layer before."""
-        first, sizes = self.n_layer - layers, _layer_bytes(self._graph, self.n_layer, self._limits, self.overrides)
-        return sizes[first:], [False, *self._joined[first + 1 :]][:layers]
+        first = self.n_layer - layers
+        return self._sizes[first:], [False, *self._joined[first + 1 :]][:layers]
 
     def needed(self, counts: tuple[int, ...]) -> list[int]:
         """Bytes on each stage, if it has this many layers: of what lasts, and of what it computes with."""

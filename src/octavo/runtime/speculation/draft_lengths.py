@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 SHARE = 0.2
 """The weight of a new measurement in a running mean."""
@@ -100,6 +101,17 @@ class DraftLengths:
                 if speed > best:
                     best, chosen = speed, list(lengths)
         return chosen
+
+    def plan(self, replies: int, rates: Sequence[float], most: Sequence[int], **more: Any) -> list[int]:
+        """The lengths of `choose` where there are to be drafts, and of one short draft where these are tried again."""
+        if not rates:
+            return []
+        lengths = self.choose(replies, rates, most, **more)
+        if not self.pays(replies, lengths):
+            return [0] * len(rates)
+        if not any(lengths):
+            lengths[max(range(len(rates)), key=rates.__getitem__)] = FIRST_TOKENS
+        return lengths
 
     def rests(self, replies: int) -> bool:
         """Whether drafts did not pay lately, and it is not yet time to try one again."""

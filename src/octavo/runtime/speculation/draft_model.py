@@ -110,9 +110,3 @@ class DraftModel:
         self.engine.prefill(sequence, text[same : same + min(self.engine.config.n_batch, lacking - 1)])
         own.agreed = len(sequence)
         return False
-
-
-def drafters(engine: Engine, draft: Engine | None) -> tuple[bool, bool]:
-    """Whether drafts come from requests' own texts, and from a draft model."""
-    wanted = engine.config.speculate
-    return wanted in ("lookup", "auto"), wanted in ("draft", "auto") and draft is not None

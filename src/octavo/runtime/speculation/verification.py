@@ -20,7 +20,7 @@ from octavo.runtime.scheduler.constraint import foresees
 from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.scheduler.scheduler import ScheduledStep
-from octavo.runtime.speculation.draft_lengths import FIRST_TOKENS, DraftLengths
+from octavo.runtime.speculation.draft_lengths import DraftLengths
 from octavo.runtime.speculation.draft_model import DraftModel
 from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import DraftConstraint, after_draft
@@ -100,26 +100,18 @@ class Speculator:
         requests = [request for request in requests if model.can_draft(request, MOST_TOKENS)]
         rates, most = [request.drafts.rate("draft") for request in requests], [MOST_TOKENS] * len(requests)
         taken = [r.drafts.rate(one.drafter) ** (i + 1) for r, one in others.items() for i in range(len(one.tokens))]
-        lengths = self.lengths.choose(
+        lengths = self.lengths.plan(
             replies, rates, most, room=room, pass_seconds=model.seconds(len(requests)), taken=taken
         )
-        if not requests or not self.lengths.pays(replies, lengths):
-            return {}
         if not any(lengths):
-            lengths[max(range(len(rates)), key=rates.__getitem__)] = FIRST_TOKENS
+            return {}
         made = model.drafts(dict(zip(requests, lengths, strict=True)))
         return {r: Draft(tokens, "draft") for r, tokens in made.items() if self._grown(r, len(tokens))}
 
     def _shortened(self, found: Drafts, replies: int, room: int) -> dict[Request, Draft]:
         """Drafts as long as they pay and there is room, whose pages are there."""
-        if not found:
-            return {}
         rates = [request.drafts.rate(draft.drafter) for request, draft in found.items()]
-        lengths = self.lengths.choose(replies, rates, [len(draft.tokens) for draft in found.values()], room=room)
-        if not self.lengths.pays(replies, lengths):
-            return {}
-        if not any(lengths):
-            lengths[max(range(len(rates)), key=rates.__getitem__)] = FIRST_TOKENS
+        lengths = self.lengths.plan(replies, rates, [len(draft.tokens) for draft in found.values()], room=room)
         return {
             request: draft._replace(tokens=draft.tokens[:n])
             for (request, draft), n in zip(found.items(), lengths, strict=True)

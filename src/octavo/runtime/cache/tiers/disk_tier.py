@@ -191,15 +191,16 @@ def _on_disk(nbytes: int) -> int:
 def _write(path: Path, entry: Entry, data: U8, given_back: int) -> None:
     """Write a file; its folder may be removed by another engine between the two. Raises OSError, FileError."""
     for left in (1, 0):
-        for folder in reversed(path.parents[:3]):  # all of which somebody may have removed
-            folder.mkdir(exist_ok=True, mode=0o700)
         try:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
             with replace_file(path, flush=False, mode=0o600) as temporary, open(temporary, "wb") as file:
                 write_entry(file, entry, data, given_back)
             return
         except FileNotFoundError:
             if not left:
                 raise
+            for folder in (path.parents[2], path.parents[1]):  # which somebody may have removed, too
+                folder.mkdir(exist_ok=True, mode=0o700)
 
 
 def _require_private(folder: Path) -> None:
