@@ -26,10 +26,10 @@ SCHEMA = {"type": "object", "properties": {"answer": {"enum": [84, 85]}}, "requi
 
 
 def command(*words: str, code: int = 0) -> str:
-    """What the command says."""
+    """What the command prints, or what it says of an error."""
     result = CliRunner().invoke(cli, words)
     assert result.exit_code == code, (result.output, result.exception)
-    return result.output
+    return result.stderr if code else result.stdout
 
 
 @pytest.fixture
