@@ -112,7 +112,7 @@ def _t(freedom: int) -> float:
     """97.5% of Student's t, within 0.01 from 4 degrees of freedom on (Abramowitz and Stegun, 26.7.5)."""
     z = NORMAL
     terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
-    return sum(term / freedom**i for i, term in enumerate(terms))
+    return float(sum(term / freedom**i for i, term in enumerate(terms)))
 
 
 @cache
