@@ -34,9 +34,9 @@ from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.graph.shard import shard
 from octavo.models import ModelSpec
-from octavo.models.shared.head import SHARED, HeadSpec
+from octavo.models.shared.head import HeadSpec
 from octavo.runtime.argument_checks import integer
-from octavo.runtime.cache.hidden_rows import HiddenRows
+from octavo.runtime.cache.hidden_rows import MOST, HiddenRows
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.state_pool import StatePool, slots_for
@@ -198,12 +198,17 @@ class Engine:
         )
         return shard(graph, self.rank, self.ranks)
 
+    @property
+    def _shared(self) -> frozenset[str]:
+        """The names of weights that a head takes of its model."""
+        return self.model.shared if isinstance(self.model, HeadSpec) else frozenset()
+
     def executor_for(self, planned: Schedule, limits: Sizes, outputs: Seq[int] | None = None) -> Executor:
         """An executor, which the other ranks have as well if there are any; the first is the engine's, the second that
         for vectors of tokens, which has the same weights and caches."""
         shares = self._executor
         if self._shares is not None and shares is None:
-            return Executor(planned, self.backends, limits, outputs, self._shares.load(), shared=SHARED)
+            return Executor(planned, self.backends, limits, outputs, self._shares.load(), shared=self._shared)
         if self._group is None:
             return Executor(planned, self.backends, limits, outputs, shares)
         from octavo.runtime.parallel.leader import FIRST, VECTORS, LeadingExecutor, collectives_of
@@ -341,9 +346,10 @@ class Engine:
     def needs(self) -> Needs:
         """What the model takes once it is loaded; reads no weight."""
         needs = needs_of(self.schedule, self.backends, self.limits, self.ranks)
-        if self._shares is not None:
-            shared = {leaf.name: leaf.tensor.nbytes for leaf in self.graph.leaves("weight") if leaf.name in SHARED}
-            needs = replace(needs, weights=max(0, needs.weights - sum(shared.values())))
+        if isinstance(self.model, HeadSpec):
+            shared = {w.name: w.tensor.nbytes for w in self.graph.leaves("weight") if w.name in self._shared}
+            rows = 0 if self.on_device else 4 * MOST * self.model.width * self.config.max_sequences
+            needs = replace(needs, weights=max(0, needs.weights - sum(shared.values())), work=needs.work + rows)
         return needs if self._adapted_schedule is None else needs.beside(self._adapted_schedule, self.limits)
 
     def _keeping(self) -> AbstractContextManager[int]:
