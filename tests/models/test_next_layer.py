@@ -23,7 +23,8 @@ EPS = 1e-5
 
 
 def rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+    normed: np.ndarray = x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+    return normed
 
 
 def turned(x: np.ndarray) -> np.ndarray:

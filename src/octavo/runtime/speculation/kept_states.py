@@ -31,6 +31,7 @@ class KeptStates:
             return
         for sequence in refused:
             kept, seen = self._kept.pop(sequence)
+            assert sequence.slot is not None
             self._states.give_back(sequence.slot)
             sequence.slot, sequence.seen = kept, seen
         for kept, _ in self._kept.values():
