@@ -98,13 +98,6 @@ def head_of(main: ModelSpec) -> NextLayerHead | None:
     return NextLayerHead(main.file, main.architecture, _sizes(hp), main=main)
 
 
-def is_next_layer(file: GGUFFile) -> bool:
-    """Whether a file has a block that guesses tokens, and no model before it."""
-    name = file.metadata.get_str("general.architecture", "")
-    guesses = f"{name}.{NEXTN}" in file.metadata and file.metadata.get_int(f"{name}.{NEXTN}") > 0
-    return guesses and not any(tensor.startswith("blk.0.") for tensor in file.tensors)
-
-
 def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
     """The head of a model in a file of its own: its metadata are the model's, with one layer more, which guesses.
 
