@@ -1,0 +1,55 @@
+"""What was found so far, in a file of JSON lines, so that a run that was killed at any moment goes on from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from octavo.io import regular_file
+from octavo.io.atomic import failures_of, written_file
+
+MAX_BYTES = 1 << 28
+
+
+class Kept(MutableMapping[str, Any]):
+    """Values by name, each written to the file at `path` as it is set.
+
+    of  says what they were made of: a file of something else is begun anew
+
+    A line that was cut, by a kill or a full disk, is left out, and what stands behind it. Raises FileError where the
+    file can't be read or written.
+    """
+
+    def __init__(self, path: str, of: str) -> None:
+        self.path, self._values = path, dict[str, Any]()
+        lines = regular_file.read_text(path, MAX_BYTES).split("\n") if os.path.exists(path) else []
+        kept = [json.dumps({"of": of})]
+        if lines[:1] == kept:
+            for line in lines[1:-1]:  # what has no line end was cut
+                try:
+                    name, value = json.loads(line)
+                except (ValueError, TypeError, RecursionError):
+                    break
+                self._values[name] = value
+                kept.append(line)
+        with written_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in kept))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        with failures_of(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{json.dumps([name, value])}\n")
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("what is kept is not taken away")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
