@@ -1,9 +1,9 @@
 """The best files of a real model beside the best presets of their sizes; writes bench/results/frontier-<date>.json.
 
-    python bench/frontier.py [MODEL.gguf] --calibration TEXT [--bits 3.0,3.5,4.0,4.8] [--folder DIR] [--chunks N] [--samples N]
-                             [--groups N] [--rounds N] [--presets NAMES] [--threads N] [-o FOLDER]
+    python bench/frontier.py MODEL.gguf --calibration TEXT [--bits 3.0,3.5,4.0,4.8] [--folder DIR] [--chunks N]
+                             [--samples N] [--groups N] [--rounds N] [--presets NAMES] [--threads N] [-o FOLDER]
 
-MODEL is SmolLM2-135M in rows of 768 unless another is given (`tools/real_models.py`, `tools/pad_model.py`). Bits are of
+MODEL is a GGUF file of floats, as SmolLM2-135M in rows of 768 (`tools/real_models.py`, `tools/pad_model.py`). Bits are of
 the body, between embedding and output, with a head of Q6_K, as most presets have it: what a file may take in all is the
 sum of both. Each preset is made with the importance matrix that the frontier uses; the best one of a size is that with
 the least divergence of those that take no more bytes. All files are judged together, in floats, on the text that comes
@@ -54,8 +54,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     given = parser.parse_args()
-    options = Options(given.calibration, samples=given.samples, rounds=given.rounds, groups=given.groups, chunks=given.chunks, exact=True,
-                      threads=given.threads, device="cpu")
+    options = Options(
+        given.calibration, samples=given.samples, rounds=given.rounds, groups=given.groups, chunks=given.chunks,
+        exact=True, threads=given.threads, device="cpu",
+    )
     with Subject(str(given.model), options) as subject:
         wanted = {float(bits): Target(whole_bits(subject.source, float(bits))) for bits in given.bits.split(",")}
         planned = plan(subject, str(given.folder), list(wanted.values()), options)

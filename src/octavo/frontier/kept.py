@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 28
 class Kept(MutableMapping[str, Any]):
     """Values by name, each written to the file at `path` as it is set.
 
-    of  says what they were made of: a file of something else is begun anew
+    of  says what they were made of: a file of something else, or that is no text, is begun anew
 
     A line that was cut, by a kill or a full disk, is left out, and what stands behind it. Raises FileError where the
     file can't be read or written.
@@ -24,15 +24,17 @@ class Kept(MutableMapping[str, Any]):
 
     def __init__(self, path: str, of: str) -> None:
         self.path, self._values = path, dict[str, Any]()
-        lines = regular_file.read_text(path, MAX_BYTES).split("\n") if os.path.exists(path) else []
+        lines = _lines(path) if os.path.exists(path) else []
         kept = [json.dumps({"of": of})]
         if lines[:1] == kept:
             for line in lines[1:-1]:  # what has no line end was cut
                 try:
-                    name, value = json.loads(line)
-                except (ValueError, TypeError, RecursionError):
+                    pair = json.loads(line)
+                except (ValueError, RecursionError):
                     break
-                self._values[name] = value
+                if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
+                    break
+                self._values[pair[0]] = pair[1]
                 kept.append(line)
         with written_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in kept))
@@ -53,3 +55,8 @@ class Kept(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def _lines(path: str) -> list[str]:
+    with regular_file.open_regular(path) as file:
+        return file.read(MAX_BYTES).decode("utf-8", "replace").split("\n")

@@ -16,7 +16,7 @@ from octavo.backends.cores import cores, threads_of
 from octavo.calibrate.texts import text_samples
 from octavo.data import resolve
 from octavo.errors import FileError, UsageError
-from octavo.evals.judge.judged_text import SHIPPED
+from octavo.evals.judge.judged_text import SHIPPED, read_judged
 from octavo.evals.judge.judgement import require_there as require_texts
 from octavo.evals.sensitivity import BASE_BYTES, PROBES, WINDOWS, layer_groups
 from octavo.io.atomic import require_room
@@ -29,6 +29,7 @@ from octavo.quantizers.job.job_plan import QuantizeJob, require_sources
 from octavo.quantizers.job.job_source import ModelSource, gguf_source
 from octavo.quantizers.job.write import header_bytes
 from octavo.quantizers.mix.mixing import Choices
+from octavo.text import Tokenizer
 
 MadeFor = Literal["cpu", "gpu", "any"]
 SAMPLES, CONTEXT = 64, 512
@@ -123,9 +124,9 @@ class Subject:
             raise UsageError(f"{self.path} is a folder: `octavo convert` makes a GGUF file of one")
         require_there(self.path)
         require_texts((), options.calibration, options.text)
-        if not options.samples > 0 or not options.probes > 0 or options.rounds < 0:
-            given = f"{options.samples} samples, {options.probes} probes, {options.rounds} rounds"
-            raise UsageError(f"{given} (allowed: 1 or more, 1 or more, 0 or more)")
+        for name, least in (("samples", 1), ("probes", 1), ("groups", 1), ("rounds", 0)):
+            if getattr(options, name) < least:
+                raise UsageError(f"{getattr(options, name)} {name} (allowed: {least} or more)")
         self.file = GGUFFile.open(self.path)
         try:
             self.spec = read_model(self.file)
@@ -133,6 +134,11 @@ class Subject:
             most = self.spec.hparams.n_ctx_most
             self.context = min(CONTEXT, most) if options.context is None else options.context
             self.samples = text_samples(options.calibration, self.file, options.samples, self.context, 0).samples
+            judged = len(read_judged(options.text, Tokenizer.from_gguf(self.file)).tokens)
+            if judged < self.context or (options.chunks is not None and options.chunks < 1):
+                chunks = "" if options.chunks is None else f", and {options.chunks} windows of it are to be read"
+                raise UsageError(f"the text to judge by, {options.text}, has {judged} tokens{chunks} (allowed: "
+                                 f"{self.context} or more, a window, of which 1 or more are read)")
         except BaseException:
             self.file.close()
             raise

@@ -120,8 +120,7 @@ class _Run:
         self, subject: Subject, folder: str, work: str, options: Options, progress: Progress, restart: bool
     ) -> None:
         self.subject, self.folder, self.work, self.options, self.tell = subject, folder, work, options, progress
-        kept_of = (__version__, options.made_for, subject.context, options.probes, options.groups, options.rounds)
-        self.run = run_name(subject.file, Samples(subject.samples), *kept_of)
+        self.run = run_name(subject.file, Samples(subject.samples), __version__, subject.context)
         self.backends = select(options.device, options.threads)
         self._begin(restart)
 
@@ -166,20 +165,24 @@ class _Run:
             )
 
     def errors(self, offered: Offers, imatrix: Imatrix) -> Errors:
-        """What each type does to each tensor."""
-        kept = self.kept("errors", {name: [f.name for f in kinds] for name, kinds in offered.items()})
-        left = {name: kinds for name, kinds in offered.items() if name not in kept}
-        if left:
+        """What each type does to each tensor; types that were tried for other sizes are not tried again."""
+        kept, threads = self.kept("errors"), self.options.threads
+
+        def left() -> Offers:
+            tried = {name: kept.get(name, ()) for name in offered}
+            new = {name: [f for f in kinds if f.name not in tried[name]] for name, kinds in offered.items()}
+            return {name: kinds for name, kinds in new.items() if kinds}
+
+        if any(not f.is_float for kinds in left().values() for f in kinds):
             for name, found in type_errors(
-                self.subject.spec, self.backends, Samples(self.subject.samples), left, imatrix=imatrix,
-                threads=self.options.threads, progress=lambda done, total: self.tell("trying types", done, total),
+                self.subject.spec, self.backends, Samples(self.subject.samples), left(), imatrix=imatrix,
+                threads=threads, progress=lambda done, total: self.tell("trying types", done, total),
             ):
-                kept[name] = {kind: [loss.encoded, loss.made] for kind, loss in found.items()}
-        others = [t for t in self.subject.source.tensors if t.name in offered and t.name not in kept]
-        for tensor in others:
-            sampled = sampled_errors([tensor], offered, imatrix=imatrix, threads=self.options.threads)[tensor.name]
-            kept[tensor.name] = {kind: [error, error] for kind, error in sampled.items()}
-        return {name: {kind: tuple(pair) for kind, pair in kept[name].items()} for name in offered}
+                kept[name] = kept.get(name, {}) | {kind: [loss.encoded, loss.made] for kind, loss in found.items()}
+        for tensor in (t for t in self.subject.source.tensors if t.name in left()):
+            sampled = sampled_errors([tensor], left(), imatrix=imatrix, threads=threads)[tensor.name]
+            kept[tensor.name] = kept.get(tensor.name, {}) | {kind: [error, error] for kind, error in sampled.items()}
+        return {name: {f.name: tuple(kept[name][f.name]) for f in kinds} for name, kinds in offered.items()}
 
     def slopes(
         self, name: str, errors: Errors, imatrix: Imatrix, within: Mapping[str, BlockFormat] | None = None
@@ -187,7 +190,7 @@ class _Run:
         """What an error of 1 costs in each tensor; `within` types that all have meanwhile."""
         names = list(errors)
         types = None if within is None else {n: within[n].name for n in names}
-        kept = self.kept(name, types)
+        kept = self.kept(name, types, self.options.probes, self.options.groups)
         what = "costs of errors" if within is None else f"costs of errors in {name.removeprefix('costs-')}"
         if len(kept) < len(names):
             with open_to_probe(self.subject.path, self.subject.context, device=self.options.device,
@@ -238,8 +241,6 @@ class _Run:
     def types(self, planned: PlannedFile, offered: Offers, errors: Errors, imatrix: Imatrix) -> Fit:
         """The types of a size's tensors."""
         made = {name: {kind: pair[1] for kind, pair in found.items()} for name, found in errors.items()}
-        for name, kinds in offered.items():
-            made[name] |= {fmt.name: 0.0 for fmt in kinds if fmt.name not in made[name]}
         slopes = self.slopes("costs", errors, imatrix)
         fit = fit_types(self.subject.source, offered, planned.budget, slopes, errors=made)
         for i in range(self.options.rounds):
@@ -254,7 +255,8 @@ class _Run:
         if "judgement" not in kept:
             found = judge(
                 self.subject.path, [os.path.join(self.folder, each.name) for each in made], options.text,
-                chunks=options.chunks, exact=options.exact, device=options.device, threads=options.threads,
+                context=self.subject.context, chunks=options.chunks, exact=options.exact, device=options.device,
+                threads=options.threads,
                 calibration=None if options.calibration == "demo" else options.calibration,
                 progress=lambda done, total, what: self.tell(f"judging: {what}", done, total),
             )
