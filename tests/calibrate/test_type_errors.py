@@ -18,7 +18,7 @@ from octavo.models import read_model
 from octavo.quantizers import Choices, quantize_file
 from octavo.quantizers.encoding.encoder import encode
 
-SAMPLES = Samples([list(range(97, 123)) * 2, list(range(122, 96, -1)) * 2])
+SAMPLES = Samples(np.random.default_rng(0).integers(97, 123, (16, 128)).tolist())
 KINDS = ("IQ3_S", "Q4_K", "F16")
 
 
@@ -33,15 +33,16 @@ def test_errors_are_those_of_products(source: str) -> None:
             for given in stage.inputs:
                 for name in set(given.names) & set(names):
                     x, weight = given.some(10**6).astype(np.float64), stage.weight(name)
+                    by, on = x[:-512], x[-512:]  # the last quarter is kept apart
                     for kind in KINDS[:2]:
                         fmt = by_name(kind)
-                        packed = encode(weight, fmt, importance=np.square(x).mean(0).astype(np.float32), threads=1)
+                        packed = encode(weight, fmt, importance=np.square(by).mean(0).astype(np.float32), threads=1)
                         made = dequantize(QTensor(fmt, weight.shape, packed))
-                        want = np.square(x @ (made - weight).T).sum() / np.square(x @ weight.T).sum()
+                        want = np.square(on @ (made - weight).T).sum() / np.square(on @ weight.T).sum()
                         assert found[name][kind].encoded == pytest.approx(want, rel=1e-3)
     for name in names:
         assert found[name].keys() == {"IQ3_S", "Q4_K"}
-        assert found[name]["Q4_K"].made < 0.9 * found[name]["Q4_K"].encoded
+        assert found[name]["Q4_K"].made < found[name]["Q4_K"].encoded
         assert found[name]["IQ3_S"].made == found[name]["IQ3_S"].encoded
 
 

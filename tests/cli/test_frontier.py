@@ -10,27 +10,29 @@ import pytest
 from tests.cli.conftest import Run
 from tests.runtime import tiny
 
-SMALL = ("--sizes", "6,8.6", "--samples", "2", "-c", "32", "--chunks", "6", "--rounds", "0", "--device", "reference")
+SMALL = ("--sizes", "4,6", "--samples", "2", "-c", "32", "--chunks", "6", "--rounds", "0", "--device", "reference")
 
 
-def test_plan_table_and_files(octavo: Run, models: tuple[str, str], text: str, tmp_path: Path) -> None:
+def test_plan_table_and_files(octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.widen(monkeypatch)
+    model = str(tiny.write(tmp_path / "base.gguf"))
     out, calibration = tmp_path / "out", str(tiny.write_letters(tmp_path / "letters.txt", 200))
-    given = ("frontier", models[0], "-o", str(out), "--calibration", calibration, "--text", text, *SMALL)
+    given = ("frontier", model, "-o", str(out), "--calibration", calibration, "--text", text, *SMALL)
     dry = octavo(*given, "--dry-run")
     assert (dry.status, out.exists()) == (0, False)
-    assert "base-6bpw.gguf    6 bits per weight" in dry.out
+    assert "base-6bpw.gguf  6 bits per weight" in dry.out
     assert "2 windows of 32 tokens to calibrate" in dry.out
     assert [f["target"] for f in json.loads(octavo(*given, "--dry-run", "--json").out)["files"]] == [
-        "6 bits per weight", "8.6 bits per weight"]
+        "4 bits per weight", "6 bits per weight"]
     done = octavo(*given)
     assert done.status == 0
     heading = next(line for line in done.out.splitlines() if line.startswith("file") and "KL" in line)
     assert heading.split()[-4:] == ["prompt", "tok/s", "decode", "tok/s"]
     assert "overlap: 0.00%" in done.out
     assert {path.name for path in out.iterdir()} == {
-        "base-6bpw.gguf", "base-8.6bpw.gguf", "frontier.html", "frontier.json", "frontier.svg", "work"}
+        "base-4bpw.gguf", "base-6bpw.gguf", "frontier.html", "frontier.json", "frontier.svg", "work"}
     found = json.loads(octavo(*given, "--json").out)
-    assert [f["name"] for f in found["files"]] == ["base-6bpw.gguf", "base-8.6bpw.gguf"]
+    assert [f["name"] for f in found["files"]] == ["base-4bpw.gguf", "base-6bpw.gguf"]
     assert all(f["decode"] > 0 for f in found["files"])
 
 

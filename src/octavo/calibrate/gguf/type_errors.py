@@ -2,7 +2,8 @@
 
 A type is judged by tr(E H E^T) over tr(W H W^T), with H the mean of x x^T over the inputs x that the text gives the
 product: what reaches the rest of the model. An importance matrix knows only H's diagonal, which says little of types
-whose errors GPTQ makes up for. A sample of a weight's rows is enough, as each row is made by itself.
+whose errors GPTQ makes up for. Tokens that errors are counted on are others than those that codes are made by, which
+would flatter GPTQ: it fits to them. A sample of a weight's rows is enough, as each row is made by itself.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from octavo.quantizers.imatrix import Imatrix
 
 VALUES = 1 << 16
 """Values of a weight's rows that types are tried on."""
+HELD_OUT = 4
+"""One token in so many is left out to count errors on."""
 Progress = Callable[[int, int], None]
 
 
@@ -70,26 +73,31 @@ def _of_input(
     stage: OpenStage, given: ProductInput, names: Sequence[str], offered: Mapping[str, Sequence[BlockFormat]],
     imatrix: Imatrix | None, compensated: bool, threads: int | None,
 ) -> Iterator[tuple[str, dict[str, TypeLoss]]]:
-    hessian = on_host(given.hessian().matrix())
+    tokens = given.tokens()
+    first = tokens - tokens // HELD_OUT
+    hessian = on_host(given.part(slice(first)).hessian().matrix())
+    judging = on_host(given.part(slice(first, tokens)).hessian().matrix()) if first < tokens else hessian
     factor = factorize(hessian, "act", DAMP) if compensated else None
     for name in names:
         rows = _sampled(stage.weight(name))
-        found = None if imatrix is None else imatrix.importance(name, stage.tensor(name).shape)
-        importance = np.asarray(hessian.diagonal() if found is None else found, np.float32).reshape(-1)
-        power = float(weighed(rows, hessian).sum()) or 1.0
+        given_importance = None if imatrix is None else imatrix.importance(name, stage.tensor(name).shape)
+        importance = np.asarray(
+            hessian.diagonal() if given_importance is None else given_importance, np.float32
+        ).reshape(-1)
+        power = float(weighed(rows, judging).sum()) or 1.0
         errors = dict[str, TypeLoss]()
         for fmt in offered[name]:
             if fmt.is_float:
                 continue
             with about_tensor(name):
+                packed = [encode(rows, fmt, importance=importance, threads=threads)]
                 if factor is not None and grid_of(fmt) is not None and name != TIED:
-                    made = gptq(rows, hessian, fmt, importance=importance, factor=factor, threads=threads)
-                    sums = float(made.before.sum()), float(made.after.sum())
-                else:
-                    packed = encode(rows, fmt, importance=importance, threads=threads)
-                    lost = dequantize(QTensor(fmt, rows.shape, packed)) - rows
-                    sums = (float(weighed(lost, hessian).sum()),) * 2
-            errors[fmt.name] = TypeLoss(*(x / power for x in sums))
+                    packed.append(
+                        gptq(rows, hessian, fmt, importance=importance, factor=factor, threads=threads).packed
+                    )
+            lost = (dequantize(QTensor(fmt, rows.shape, each)) - rows for each in packed)
+            found = [float(weighed(each, judging).sum()) / power for each in lost]
+            errors[fmt.name] = TypeLoss(found[0], found[-1])
         yield name, errors
 
 
