@@ -31,7 +31,7 @@ class Search:
         typer.Option("--calibration", metavar="TEXT",
                      help="The text that the files are made by: UTF-8, a .jsonl file of records, or `demo`.")
     ] = None
-    samples: Annotated[int | None, typer.Option(help="Windows of it that are run, at most (default: 64).")] = None
+    samples: Annotated[int | None, typer.Option(help="Windows of it that are run, at most (default: 128).")] = None
     text: Annotated[
         str | None,
         typer.Option("--text", metavar="FILE",

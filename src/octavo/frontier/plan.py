@@ -32,7 +32,7 @@ from octavo.quantizers.mix.mixing import Choices
 from octavo.text import Tokenizer
 
 MadeFor = Literal["cpu", "gpu", "any"]
-SAMPLES, CONTEXT = 64, 512
+SAMPLES, CONTEXT = 128, 512
 """Windows of the calibration text, and tokens of one, at most."""
 ROUNDS = 2
 """Times that what errors cost is measured again, with all weights in the types that were chosen."""
