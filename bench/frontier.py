@@ -6,7 +6,7 @@
 MODEL is a GGUF file of floats, as SmolLM2-135M in rows of 768 (`tools/real_models.py`, `tools/pad_model.py`). Bits are
 of the body, between embedding and output, with a head of Q6_K, as most presets have it: what a file may take in all is
 the sum of both. Each preset is made with the importance matrix that the frontier uses; the best one of a size has the
-least divergence of those that take no more bytes. All files are judged together, in floats, on the text that comes with
+least divergence of all that take no more bytes. All files are judged together, in floats, on the text that comes with
 Octavo. Nothing is made twice: the same command goes on in DIR.
 """
 

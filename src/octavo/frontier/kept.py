@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 28
 class Kept(MutableMapping[str, Any]):
     """Values by name, each written to the file at `path` as it is set.
 
-    of  says what they were made of: a file of something else, or that is no text, is begun anew
+    of  says what they were made of: a file of something else is begun anew
 
     A line that was cut, by a kill or a full disk, is left out, and what stands behind it. Raises FileError where the
     file can't be read or written.

@@ -199,7 +199,7 @@ def plan(subject: Subject, folder: str, wanted: Sequence[Target], options: Optio
 
 
 def _for_cpu(options: Options) -> str:
-    return "" if options.made_for != "cpu" else ", of those that --for cpu leaves (allowed too: --for any)"
+    return "" if options.made_for != "cpu" else ", without types that a CPU has to unpack (--for any has them)"
 
 
 def _matrices(source: ModelSource, offered: Offers) -> list[str]:

@@ -30,7 +30,7 @@ from octavo.quantizers.imatrix import Imatrix
 VALUES = 1 << 16
 """Values of a weight's rows that types are tried on."""
 HELD_OUT = 4
-"""One token in so many is left out to count errors on."""
+"""One token in HELD_OUT is kept apart, for errors to be counted on."""
 Progress = Callable[[int, int], None]
 
 
@@ -51,7 +51,7 @@ def type_errors(
     imatrix: Imatrix | None = None, compensated: bool = True, threads: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[tuple[str, dict[str, TypeLoss]]]:
-    """By weight, and by type of those that are offered, floats left out; weight after weight as the model is run.
+    """By weight, and by each offered type but floats; weight after weight, as the model is run.
 
     compensated  GPTQ is tried too
 
