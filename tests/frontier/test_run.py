@@ -80,7 +80,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_files(source: str, options: O
     seen.clear()
     again = make(source, stopped, options, progress=stop)
     assert not seen  # all was kept
-    assert again == make(source, whole, options)
+    assert again.files == make(source, whole, options).files
 
 
 @pytest.mark.slow

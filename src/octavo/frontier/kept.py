@@ -6,11 +6,14 @@ import json
 import os
 from collections.abc import Iterator, MutableMapping
 from typing import Any
+from zlib import crc32
 
 from octavo.io import regular_file
 from octavo.io.atomic import failures_of, written_file
 
 MAX_BYTES = 1 << 28
+SUM = 9
+"""Characters of a line before its value."""
 
 
 class Kept(MutableMapping[str, Any]):
@@ -18,23 +21,21 @@ class Kept(MutableMapping[str, Any]):
 
     of  says what they were made of: a file of something else is begun anew
 
-    A line that was cut, by a kill or a full disk, is left out, and what stands behind it. Raises FileError where the
-    file can't be read or written.
+    A line that was cut or damaged is left out, and what stands behind it: each begins with a sum of its bytes. Raises
+    FileError where the file can't be read or written.
     """
 
     def __init__(self, path: str, of: str) -> None:
         self.path, self._values = path, dict[str, Any]()
         lines = _lines(path) if os.path.exists(path) else []
-        kept = [json.dumps({"of": of})]
+        kept = [_checked(of)]
         if lines[:1] == kept:
             for line in lines[1:-1]:  # what has no line end was cut
-                try:
-                    pair = json.loads(line)
-                except (ValueError, RecursionError):
+                text = line[SUM:]
+                if line != _checked(text):
                     break
-                if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-                    break
-                self._values[pair[0]] = pair[1]
+                name, value = json.loads(text)
+                self._values[name] = value
                 kept.append(line)
         with written_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in kept))
@@ -44,7 +45,7 @@ class Kept(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         with failures_of(self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(f"{json.dumps([name, value])}\n")
+            file.write(f"{_checked(json.dumps([name, value]))}\n")
         self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -60,3 +61,8 @@ class Kept(MutableMapping[str, Any]):
 def _lines(path: str) -> list[str]:
     with regular_file.open_regular(path) as file:
         return file.read(MAX_BYTES).decode("utf-8", "replace").split("\n")
+
+
+def _checked(text: str) -> str:
+    """A line's text with the sum of its bytes before it."""
+    return f"{crc32(text.encode()):08x} {text}"
