@@ -30,7 +30,7 @@ from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 
-CONTEXT, JUDGES, WINDOWS = 512, 8, (8, 16, 32)
+CONTEXT, JUDGES, WINDOWS = 512, 8, (8, 16, 32, 64)
 
 
 def vectors(model: str, text: str, weights: list[str]) -> dict[str, tuple[F32, F32]]:
