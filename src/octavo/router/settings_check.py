@@ -51,7 +51,7 @@ def require_draft_fits(known: KnownModel) -> None:
     if engine.draft is not None:
         if engine.tensor_parallel > 1:
             raise UsageError("draft: there is no draft model for tensor_parallel", argument="draft")
-        if engine.speculate in ("off", "lookup"):
+        if engine.speculate in ("off", "lookup", "mtp"):
             raise UsageError(f"speculate is {engine.speculate}, beside a draft model (allowed: auto, draft)")
         with open_model_file(resolve(engine.path)) as file:
             require_draft(engine.draft, read_model(file), Tokenizer.from_gguf(file))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import finalize
@@ -34,12 +34,14 @@ from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.graph.shard import shard
 from octavo.models import ModelSpec
+from octavo.models.shared.head import SHARED, HeadSpec
 from octavo.runtime.argument_checks import integer
+from octavo.runtime.cache.hidden_rows import HiddenRows
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.state_pool import StatePool, slots_for
 from octavo.runtime.cache.window_pool import WindowPool, most_pages, pages_for, window_of
-from octavo.runtime.engine.batch import Feed, make_batch
+from octavo.runtime.engine.batch import Feed, make_batch, places
 from octavo.runtime.engine.captured_sizes import (
     CapturedSizes,
     DummySlots,
@@ -78,6 +80,9 @@ class Engine:
     unless `config` or `place` says otherwise. `gpu_layers` is how many layers lie there, `stages` how many on each, and
     `cpu_experts` how many of them have experts on the host. Any thread may call: steps wait for each other. They are
     computed in `thread`, or by who has `lock`. A sequence is for one thread at a time.
+
+    head    steps keep hidden states of their sequences for this head
+    shares  of a head's engine: its model's, whose embedding and output it takes
     """
 
     def __init__(
@@ -86,7 +91,13 @@ class Engine:
         backends: Seq[Backend],
         config: EngineConfig | None = None,
         place: Place | None = None,
+        *,
+        head: HeadSpec | None = None,
+        shares: Engine | None = None,
     ) -> None:
+        self.head, self._shares = head, shares
+        self.hidden: F32 = np.zeros((0, 0), np.float32)
+        """Of a head's engine: what the last step gave of its outputs, [sum of outputs, width]."""
         self.model, self.backends = model, tuple(backends)
         self.config = config or EngineConfig()
         communicator = backends[0].communicator
@@ -183,7 +194,7 @@ class Engine:
         """The model's graph as this rank computes it; see `ModelSpec.graph`."""
         graph = self.model.graph(
             cache_type=self.config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=vectors,
-            window_pages=window_pages,
+            window_pages=window_pages, tap=None if self.head is None else self.head.tap,
         )
         return shard(graph, self.rank, self.ranks)
 
@@ -191,6 +202,8 @@ class Engine:
         """An executor, which the other ranks have as well if there are any; the first is the engine's, the second that
         for vectors of tokens, which has the same weights and caches."""
         shares = self._executor
+        if self._shares is not None and shares is None:
+            return Executor(planned, self.backends, limits, outputs, self._shares.load(), shared=SHARED)
         if self._group is None:
             return Executor(planned, self.backends, limits, outputs, shares)
         from octavo.runtime.parallel.leader import FIRST, VECTORS, LeadingExecutor, collectives_of
@@ -224,9 +237,12 @@ class Engine:
         self.place: Place = place or self._placement.place
         self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
         self.graph = self.schedule.graph
-        self.finds_candidates = len(self.graph.outputs) > 1
+        gives_hidden = self.head is not None or isinstance(self.model, HeadSpec)
+        n_outputs = len(self.graph.outputs) - gives_hidden
+        self._hidden = (n_outputs,) if gives_hidden else ()
+        self.finds_candidates = n_outputs > 1
         """The graph finds the largest logits on the device."""
-        self.draws = len(self.graph.outputs) > DRAWN
+        self.draws = n_outputs > DRAWN
         """The graph draws tokens from these."""
         used = {split.backend for split in self.schedule.splits}
         beside_the_host = all(isinstance(self.backends[b], AsyncBackend) for b in used)
@@ -325,12 +341,19 @@ class Engine:
     def needs(self) -> Needs:
         """What the model takes once it is loaded; reads no weight."""
         needs = needs_of(self.schedule, self.backends, self.limits, self.ranks)
+        if self._shares is not None:
+            shared = {leaf.name: leaf.tensor.nbytes for leaf in self.graph.leaves("weight") if leaf.name in SHARED}
+            needs = replace(needs, weights=max(0, needs.weights - sum(shared.values())))
         return needs if self._adapted_schedule is None else needs.beside(self._adapted_schedule, self.limits)
 
     def _keeping(self) -> AbstractContextManager[int]:
+        if self._shares is not None:
+            return nullcontext(0)
         return keeping_weights(self.model, self.schedule, self.backends, keep=self.config.weight_cache)
 
     def _require_memory(self, mapped: int) -> None:
+        if self._shares is not None:  # counted with its model, before that was loaded
+            return
         schedule, config = self.schedule, self.config
         require_memory(schedule, self.backends, self.limits, self.n_ctx, config, self.ranks, mapped)
 
@@ -373,6 +396,9 @@ class Engine:
 
     def compute(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
         """The logits of `step`, finite or not; the sequences get pages, but not yet their tokens."""
+        if self._hidden and watch is None:
+            (found,) = self.launch(feeds, (LOGITS,), check=False).read()
+            return found
         inputs, sizes = self.batch(feeds)
         executor = self._executor_of(feeds)
         (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
@@ -391,13 +417,31 @@ class Engine:
             self._check(feeds)
         inputs, sizes = self._inputs(feeds, more)
         executor = self._executor_of(feeds)
-        return executor.launch(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
+        handle = executor.launch(inputs, sizes, (*outputs, *self._hidden), None if fed is None else {"tokens": fed})
+        return self._keeping_hidden(handle, places(feeds)) if self._hidden else handle
+
+    def _keeping_hidden(self, handle: StepHandle, of: Seq[tuple[Sequence, int, int, int]]) -> StepHandle:
+        """The step, whose hidden states are kept when it is read: for a head with the sequences, of a head's own as
+        `hidden`."""
+
+        def read() -> list[AnyArray]:
+            *found, hidden = handle.read()
+            if self.head is None:
+                self.hidden = hidden
+                return found
+            for sequence, start, first, stop in of:
+                if sequence.hidden is None:
+                    sequence.hidden = HiddenRows()
+                sequence.hidden.put(start, hidden[first:stop])
+            return found
+
+        return StepHandle(handle.values[:-1], read, handle.row)
 
     def plan(
         self, feeds: Seq[Feed], outputs: tuple[int, ...], more: DeviceAdjustments | DeviceDraws | None = None
     ) -> Plan:
         """What `launch` runs for such a step."""
-        return self._executor_of(feeds).plan(self._inputs(feeds, more)[1], outputs)
+        return self._executor_of(feeds).plan(self._inputs(feeds, more)[1], (*outputs, *self._hidden))
 
     def _inputs(
         self, feeds: Seq[Feed], more: DeviceAdjustments | DeviceDraws | None
@@ -440,7 +484,8 @@ class Engine:
                     self.pool.grow(feed.sequence, feed.stop)
             for feed in feeds:
                 feed.sequence.seen = feed.stop
-        return make_batch(feeds, self._max_pages, self._adapters_of(feeds))
+        width = self.model.width if isinstance(self.model, HeadSpec) else 0
+        return make_batch(feeds, self._max_pages, self._adapters_of(feeds), width)
 
     def _recompute_state(self, sequence: Sequence) -> None:
         """Compute a sequence's state again, after a discarded step has changed it.

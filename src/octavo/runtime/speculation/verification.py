@@ -1,9 +1,10 @@
 """Speculative decoding: steps that verify drafts of replies, so that they bring more than one token of a reply.
 
-A draft comes from what the request's grammar forces, from its own text, from replies that ended, or from a draft model:
-the first that knows something. A step computes its tokens as it does those of a prompt, with logits at each, and at
-each position a token is sampled as if those before it had been sampled one by one. The draft is accepted up to the
-first other token, which is the last that the step brings. So replies are the same as without drafts.
+A draft comes from what the request's grammar forces, from its own text, from replies that ended, from a head of the
+model or from a draft model: the first that knows something. A step computes its tokens as it does those of a prompt,
+with logits at each, and at each position a token is sampled as if those before it had been sampled one by one. The
+draft is accepted up to the first other token, which is the last that the step brings. So replies are the same as
+without drafts.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.scheduler.scheduler import ScheduledStep
 from octavo.runtime.speculation.draft_lengths import DraftLengths
-from octavo.runtime.speculation.draft_model import DraftModel
 from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import DraftConstraint, after_draft
+from octavo.runtime.speculation.drafter import Drafter
 from octavo.runtime.speculation.history_drafter import HistoryDrafter
 
 MOST_TOKENS = 7
@@ -44,14 +45,14 @@ NONE = Draft([])
 class Speculator:
     """Makes drafts for the requests of a step where they pay, and has them verified.
 
-    `lookup`: drafts come from the requests' own texts, too, and from replies before; `model` makes those of requests
-    that have no other.
+    `lookup`: drafts come from the requests' own texts, too, and from replies before; `drafters`, the first before the
+    others, make those of requests that have no other.
     """
 
     def __init__(
-        self, sampler: StepSampler, budget: PrefillBudget, model: DraftModel | None = None, *, lookup: bool = True
+        self, sampler: StepSampler, budget: PrefillBudget, drafters: Sequence[Drafter] = (), *, lookup: bool = True
     ) -> None:
-        self.sampler, self.engine, self.model, self._lookup = sampler, sampler.engine, model, lookup
+        self.sampler, self.engine, self.drafters, self._lookup = sampler, sampler.engine, drafters, lookup
         self.lengths, self.history = DraftLengths(MOST_TOKENS, budget.seconds), HistoryDrafter()
 
     def drafts(self, step: ScheduledStep) -> Drafts:
@@ -63,8 +64,9 @@ class Speculator:
         room = self.engine.limits["outputs"] - replies
         known = {request: draft for request in requests if (draft := self._known(request)).tokens}
         found = self._shortened(known, replies, room)
-        if self.model is not None and (others := [r for r in requests if r not in found]):
-            found |= self._drafted(self.model, others, found, replies, room)
+        for drafter in self.drafters:
+            if others := [r for r in requests if r not in found]:
+                found |= self._drafted(drafter, others, found, replies, room)
         found = {request: draft for request, draft in found.items() if _is_foreseen(request, draft)}
         held = {r: DraftConstraint(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
         wait_while_due(held.values())
@@ -94,19 +96,19 @@ class Speculator:
         self.lengths.pays(replies, ())
 
     def _drafted(
-        self, model: DraftModel, requests: Sequence[Request], others: Drafts, replies: int, room: int
+        self, drafter: Drafter, requests: Sequence[Request], others: Drafts, replies: int, room: int
     ) -> dict[Request, Draft]:
-        """Drafts of the draft model beside `others`, where their tokens and the time to make them pay."""
-        requests = [request for request in requests if model.can_draft(request, MOST_TOKENS)]
-        rates, most = [request.drafts.rate("draft") for request in requests], [MOST_TOKENS] * len(requests)
+        """Drafts beside `others`, where their tokens and the time to make them pay."""
+        requests = [request for request in requests if drafter.can_draft(request, MOST_TOKENS)]
+        rates, most = [request.drafts.rate(drafter.name) for request in requests], [MOST_TOKENS] * len(requests)
         taken = [r.drafts.rate(one.drafter) ** (i + 1) for r, one in others.items() for i in range(len(one.tokens))]
         lengths = self.lengths.plan(
-            replies, rates, most, room=room, pass_seconds=model.seconds(len(requests)), taken=taken
+            replies, rates, most, room=room, pass_seconds=drafter.seconds(len(requests)), taken=taken
         )
         if not any(lengths):
             return {}
-        made = model.drafts(dict(zip(requests, lengths, strict=True)))
-        return {r: Draft(tokens, "draft") for r, tokens in made.items() if self._grown(r, len(tokens))}
+        made = drafter.drafts(dict(zip(requests, lengths, strict=True)))
+        return {r: Draft(tokens, drafter.name) for r, tokens in made.items() if self._grown(r, len(tokens))}
 
     def _shortened(self, found: Drafts, replies: int, room: int) -> dict[Request, Draft]:
         """Drafts as long as they pay and there is room, whose pages are there."""

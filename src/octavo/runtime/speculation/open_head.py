@@ -1,0 +1,82 @@
+"""Opening a head beside its model: that of the model's own file, or one in a file of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.errors import ModelError, OctavoError, UsageError
+from octavo.io.gguf import GGUFFile
+from octavo.models import ModelSpec
+from octavo.models.shared.head import HeadSpec
+from octavo.models.shared.next_layer import head_of, is_next_layer, read_next_layer
+from octavo.runtime.engine.engine import Engine
+from octavo.runtime.engine.engine_config import EngineConfig
+from octavo.runtime.speculation.open_draft import require_memory
+from octavo.runtime.text_embedding import is_embedding_model
+
+log = logging.getLogger("octavo")
+
+
+def read_head(file: GGUFFile, main: ModelSpec) -> HeadSpec | None:
+    """The head in a file; None for a file that has a model.
+
+    Raises ModelError for a head of another model, and where the model gives no hidden states.
+    """
+    if not is_next_layer(file):
+        return None
+    head = read_next_layer(file, main)
+    require_head(head)
+    return head
+
+
+def own_head(main: ModelSpec, config: EngineConfig, ranks: int) -> HeadSpec | None:
+    """The head in a model's own file, where `config.speculate` is auto or mtp; None where there is none.
+
+    With auto one that can't be used is left out, which a line in the log tells; with mtp it raises what `require_head`
+    and `require_config` do, or ModelError where there is none.
+    """
+    if config.speculate not in ("auto", "mtp"):
+        return None
+    head, asked = head_of(main), config.speculate == "mtp"
+    try:
+        if head is None and asked:
+            problem = "has no layer that guesses tokens (MTP) and can be computed; --draft takes a head in a file"
+            raise ModelError(problem, file=main.file.path)
+        if head is not None:
+            require_config(main, config, ranks)
+            require_head(head)
+        return head
+    except OctavoError as error:
+        if asked:
+            raise
+        log.info("%s: its layer that guesses tokens is left out: %s", main.file.path, error)
+        return None
+
+
+def require_config(main: ModelSpec, config: EngineConfig, ranks: int) -> None:
+    """Raise UsageError where the engine of a model can have no head."""
+    embeds = config.embeds or is_embedding_model(main)
+    several = config.pipeline != 1 and list(config.pipeline if isinstance(config.pipeline, Sequence) else ()) != [1]
+    if embeds or ranks > 1 or several:
+        what = "a model that makes embeddings" if embeds else "tensor_parallel" if ranks > 1 else "pipeline"
+        raise UsageError(f"draft: there is no head for {what}", argument="draft")
+
+
+def require_head(head: HeadSpec) -> None:
+    """Raise ModelError where a model can't have drafts, or gives no hidden states."""
+    if any(head.main.graph(tap=head.tap).leaves("state")):
+        raise ModelError("layers with states take no token back: there are no drafts", file=head.main.file.path)
+
+
+def open_head(head: HeadSpec, main: Engine) -> Engine:
+    """The engine of a head, with a cache for as many sequences as its model's, whose weights are not read yet.
+
+    Raises HostMemoryError, or BackendError of a GPU's memory, where it does not fit beside the model.
+    """
+    config: dict[str, Any] = {name: getattr(main.config, name) for name in ("max_sequences", "cache_type", "n_batch")}
+    config |= {"n_ctx": main.n_ctx, "n_pages": main.pool.n_pages}
+    engine = Engine(head, main.backends, EngineConfig(**config), shares=main)
+    require_memory(main, engine, "its head")
+    return engine
