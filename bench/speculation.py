@@ -59,10 +59,11 @@ def replied(
     before_all = core.stats()
     if core.speculator is not None:  # the same prompts came before
         core.speculator.history = HistoryDrafter()
+    ends = model.tokenizer.stop_ids if asked is not ASKED else ()
     made, seconds, timed = list[Request](), 0.0, 0
     for first in range(0, len(asked), replies):
         prompts = map(model.encode_prompt, asked[first : first + replies])
-        some = [Request(prompt, make_sampler(how), tokens) for prompt in prompts]
+        some = [Request(prompt, make_sampler(how), tokens, ends) for prompt in prompts]
         for request in some:
             core.add(request)
         while any(not request.num_output_tokens for request in some):

@@ -1,7 +1,8 @@
 """Drafters of the demo model in plain torch: an MTP head, an EAGLE-3 head, and a small model.
 
 At position i a head reads the token after it and the model's hidden state of i, and guesses the token after the next
-one. A longer draft takes a pass for each token, in which the head's own state of the pass before stands for the model's.
+one. A longer draft takes a pass for each token, in which the head's own state of the pass before is in place of the
+model's.
 Training does the same (DeepSeek-V3, arXiv 2412.19437, section 2.2; EAGLE-3, arXiv 2503.01840, section 3): the states of
 pass k are those that k guesses in a row have left.
 """
@@ -19,6 +20,9 @@ from torch import Tensor, nn
 
 BEHIND = 2
 """Places from a head's position to the token that it guesses there."""
+Turns = tuple[Tensor, Tensor]
+Seen = list[tuple[Tensor, Tensor]]
+"""Keys and values of each pass, [batch, heads, n, D]."""
 
 
 def behind(x: Tensor, n: int) -> Tensor:
@@ -35,12 +39,12 @@ class PassAttention(Attention):
         self.k_proj = nn.Linear(inputs, c.kv_heads * c.head_width, bias=False)
         self.v_proj = nn.Linear(inputs, c.kv_heads * c.head_width, bias=False)
 
-    def attend(self, x: Tensor, cos: Tensor, sin: Tensor, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def attend(self, x: Tensor, turns: Turns, seen: Seen) -> Tensor:
         """x [batch, n, inputs] of pass k -> [batch, n, width]; `seen` has keys and values of passes, k of them before
         and k + 1 after."""
         q, k, v = (p(x).unflatten(-1, (-1, self.head_width)) for p in (self.q_proj, self.k_proj, self.v_proj))
         q, k, v = self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = rotate(q, *turns), rotate(k, *turns)
         shared = q.shape[1] // k.shape[1]
         seen.append((k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)))
         n, number = x.shape[1], len(seen) - 1
@@ -73,7 +77,7 @@ class Head(nn.Module):
         """What stands for the model's hidden state in the first pass, [batch, n, width]."""
         raise NotImplementedError
 
-    def layer(self, tokens: Tensor, state: Tensor, cos: Tensor, sin: Tensor, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def layer(self, tokens: Tensor, state: Tensor, turns: Turns, seen: Seen) -> Tensor:
         """The head's own state, [batch, n, width], of embeddings and states."""
         raise NotImplementedError
 
@@ -82,13 +86,13 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def passes(self, given: States, n: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each of n passes: where a draft may have such a token, [batch, n], and the logits there, [places, kept]."""
+        """For each of n passes: where a draft may have its token, [batch, n], and the logits there, [places, kept]."""
         c = self.config
-        cos, sin = rotations(torch.arange(given.tokens.shape[1]), c.head_width, c.rope_base)
+        turns = rotations(torch.arange(given.tokens.shape[1]), c.head_width, c.rope_base)
         embedded = self.model[0].embed_tokens(given.tokens.roll(-1, 1))
-        state, seen = self.state(given), list[tuple[Tensor, Tensor]]()
+        state, seen = self.state(given), Seen()
         for number in range(n):
-            state = self.layer(embedded, state, cos, sin, seen)
+            state = self.layer(embedded, state, turns, seen)
             places = guessed(given.learned, number, BEHIND)
             yield places, self.logits(state[places])
             state = behind(state, 1)
@@ -103,7 +107,7 @@ def guessed(learned: Tensor, number: int, ahead: int) -> Tensor:
 
 
 class Mtp(Head):
-    """A layer that guesses tokens beyond the next one, as DeepSeek-V3 has it; states are those behind the last norms."""
+    """A layer that guesses tokens, as DeepSeek-V3 has it; states are those behind the last norms."""
 
     def __init__(self, model: Decoder) -> None:
         c = model.config
@@ -116,9 +120,9 @@ class Mtp(Head):
         out: Tensor = self.model[0].norm(given.final)
         return out
 
-    def layer(self, tokens: Tensor, state: Tensor, cos: Tensor, sin: Tensor, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def layer(self, tokens: Tensor, state: Tensor, turns: Turns, seen: Seen) -> Tensor:
         x: Tensor = self.eh_proj(torch.cat((self.enorm(tokens), self.hnorm(state)), -1))
-        x = x + self.self_attn.attend(self.input_layernorm(x), cos, sin, seen)
+        x = x + self.self_attn.attend(self.input_layernorm(x), turns, seen)
         out: Tensor = self.norm(x + self.mlp(self.post_attention_layernorm(x)))
         return out
 
@@ -141,9 +145,9 @@ class Eagle3(Head):
         out: Tensor = self.fc(given.layers)
         return out
 
-    def layer(self, tokens: Tensor, state: Tensor, cos: Tensor, sin: Tensor, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def layer(self, tokens: Tensor, state: Tensor, turns: Turns, seen: Seen) -> Tensor:
         both = torch.cat((self.input_layernorm(tokens), self.hidden_norm(state)), -1)
-        x = state + self.self_attn.attend(both, cos, sin, seen)
+        x = state + self.self_attn.attend(both, turns, seen)
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def logits(self, state: Tensor) -> Tensor:

@@ -58,10 +58,11 @@ def train(drafter: Head | Draft, model: Decoder, states: States, steps: int, see
     peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in chain]
     for step in range(steps):
         given = states.rows(torch.randint(len(states.tokens), (ROWS,), generator=order))
-        wanted = targets(model, given, ahead)
         loss = torch.zeros(())
-        for number, (places, logits) in enumerate(drafter.passes(given, PASSES)):
-            loss = loss + DECAY**number * F.cross_entropy(logits, wanted[places][:, kept].softmax(-1))
+        with torch.autocast("cpu", torch.bfloat16):
+            wanted = targets(model, given, ahead).float()
+            for number, (places, logits) in enumerate(drafter.passes(given, PASSES)):
+                loss = loss + DECAY**number * F.cross_entropy(logits.float(), wanted[places][:, kept].softmax(-1))
         loss.backward()
         share = learning_rate((step + 1) / (steps + 1), warmup=0.05)
         for optimizer, peak in zip(chain, peaks, strict=True):

@@ -15,7 +15,7 @@ def demo_model_path() -> Path:
 
 
 DRAFTERS = ("demo-mtp", "demo-eagle3", "demo-draft")
-"""What drafts for the demo model, each a GGUF file of that name: an MTP head, an EAGLE-3 head, a model of two layers."""
+"""What drafts for the demo model, each a GGUF file: an MTP head, an EAGLE-3 head, and a model of two layers."""
 
 
 def resolve(path: str | os.PathLike[str]) -> str:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, shown
 from octavo.formats import DeferredQTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.builder import GraphBuilder, weight
@@ -26,12 +26,15 @@ from octavo.models.shared.decoder import Attention, CustomNetwork, FeedForward
 from octavo.models.shared.head import HeadSpec
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import MetadataReader
-from octavo.models.shared.weights import Expected, Tensors, Weights, check_tensors, matrix, vector
+from octavo.models.shared.weights import Expected, Tensors, Weights, check_tensors, vector
 
 NAME = "eagle3"
 LAYERS, OLDER_LAYERS, WIDTH = "target_layers", "extract_layers", "target_hidden_size"
 BEFORE_RESIDUAL, BEFORE_FC = "norm_before_residual", "norm_before_fc"
+OTHERS = ("fc_norm", "norm_output")
+"""What some programs compute otherwise."""
 TOKENS, FEATURES_NORM = "d2t", "enc.output_norm.weight"
+VOCABULARY = "tokenizer.ggml.tokens"
 UNKNOWN = -1e30
 """The logit of a token that a head can't guess."""
 
@@ -61,6 +64,8 @@ def _complete(r: MetadataReader, hp: Eagle3Sizes) -> Eagle3Sizes:
         raise r.error(field, f"is {list(target)}" if target else "is missing or no list", "three layers of the model")
     if hp.n_layer != 1:
         raise r.error("block_count", f"is {hp.n_layer}", "1")
+    if (told := next((flag for flag in OTHERS if r.flag(flag, False)), None)) is not None:
+        raise r.error(told, "is true, which Octavo does not compute", "false")
     return replace(
         hp, target_layers=target, target_width=r.size(WIDTH, 1 << 20), normed_residual=r.flag(BEFORE_RESIDUAL, False),
         normed_features=r.flag(BEFORE_FC, False), n_draft=r.shapes.get(TOKENS, (0,))[0],
@@ -90,7 +95,7 @@ def _no_model(g: GraphBuilder, hp: Eagle3Sizes, w: Weights) -> Node:
 EAGLE3 = Architecture(
     name=NAME,
     network=CustomNetwork(_tensors, _no_model),
-    keys=(LAYERS, OLDER_LAYERS, WIDTH, BEFORE_RESIDUAL, BEFORE_FC),
+    keys=(LAYERS, OLDER_LAYERS, WIDTH, BEFORE_RESIDUAL, BEFORE_FC, *OTHERS),
     sizes=Sizes(kind=Eagle3Sizes, complete=_complete),
     interleaved=True,
     classes={},
@@ -181,9 +186,11 @@ def read_eagle3(file: GGUFFile, main: ModelSpec) -> Eagle3Head:
     shapes.setdefault("token_embd.weight", (main.hparams.n_vocab, width))
     hp = EAGLE3.read(file.metadata, file.path, shapes)
     assert isinstance(hp, Eagle3Sizes)
-    check_tensors(file, EAGLE3.tensors(hp))
     _require_fit(file, hp, main)
-    return Eagle3Head(file, EAGLE3, hp, main=main)
+    check_tensors(file, EAGLE3.tensors(hp))
+    if TOKENS in file.tensors:
+        _require_tokens(file, hp.n_vocab)
+    return Eagle3Head(file=file, architecture=EAGLE3, hparams=hp, main=main)
 
 
 def _require_fit(file: GGUFFile, hp: Eagle3Sizes, main: ModelSpec) -> None:
@@ -205,8 +212,14 @@ def _require_fit(file: GGUFFile, hp: Eagle3Sizes, main: ModelSpec) -> None:
     if lacking and hp.n_embd != of.n_embd:
         raise refused("embedding_length", f"is {hp.n_embd}, and the head has no {lacking[0]} of its own",
                       f"{of.n_embd}, the model's")
-    if TOKENS in file.tensors:
-        tokens = dequantize(file.tensor(TOKENS))
-        if len(np.unique(tokens)) < len(tokens) or not 0 <= tokens.min() <= tokens.max() < hp.n_vocab:
-            raise ModelError("names a token twice, or one that is not in the vocabulary", file=file.path,
-                             field=f"tensor {TOKENS}", allowed=f"different ones of 0 to {hp.n_vocab - 1}")
+    own, texts = (one.metadata.get_bytes_list(VOCABULARY, []) for one in (file, main.file))
+    if (at := next((i for i, (a, b) in enumerate(zip(own, texts, strict=False)) if a != b), None)) is not None:
+        raise ModelError(f"another vocabulary: token {at} is {shown(str(own[at]))} in the head and "
+                         f"{shown(str(texts[at]))} in the model", file=file.path, field=VOCABULARY)
+
+
+def _require_tokens(file: GGUFFile, n_vocab: int) -> None:
+    tokens = dequantize(file.tensor(TOKENS))
+    if len(np.unique(tokens)) < len(tokens) or not 0 <= tokens.min() <= tokens.max() < n_vocab:
+        raise ModelError("names a token twice, or one that is not in the vocabulary", file=file.path,
+                         field=f"tensor {TOKENS}", allowed=f"different ones of 0 to {n_vocab - 1}")

@@ -6,9 +6,7 @@ import os
 
 from octavo.errors import BackendError, HostMemoryError, ModelError, UsageError
 from octavo.graph.protocol import BoundedBackend
-from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.io.model_path import resolve
 from octavo.io.system_memory import room
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.engine.engine import Engine
@@ -47,9 +45,9 @@ def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tok
     """Raise OctavoError for a draft model, or a head, that can't draft for a model, whatever is free."""
     if is_embedding_model(main):
         raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
-    from octavo.runtime.speculation.open_head import read_head
+    from octavo.runtime.speculation.open_head import open_draft_file, read_head
 
-    with open_model_file(resolve(path)) as file:
+    with open_draft_file(path, main) as file:
         if read_head(file, main) is None:
             _require_fit(read_model(file), main, vocabulary)
 

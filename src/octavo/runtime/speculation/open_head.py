@@ -1,14 +1,18 @@
-"""Opening a head beside its model: that of the model's own file, or one in a file of its own."""
+"""Opening a head beside its model: that of the model's own file, or one in a file or folder of its own."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from octavo.errors import ModelError, OctavoError, UsageError
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from octavo.io.model_path import resolve
 from octavo.models import ModelSpec
+from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
 from octavo.models.shared.head import HeadSpec
 from octavo.models.shared.next_layer import head_of, is_next_layer, read_next_layer
 from octavo.runtime.engine.engine import Engine
@@ -24,11 +28,22 @@ def read_head(file: GGUFFile, main: ModelSpec) -> HeadSpec | None:
 
     Raises ModelError for a head of another model, and where the model gives no hidden states.
     """
-    if not is_next_layer(file):
+    if not is_next_layer(file) and not is_eagle3(file):
         return None
-    head = read_next_layer(file, main)
+    head = read_eagle3(file, main) if is_eagle3(file) else read_next_layer(file, main)
     require_head(head)
     return head
+
+
+def open_draft_file(path: str | os.PathLike[str], main: ModelSpec) -> GGUFFile:
+    """The file of what drafts for a model, by a path or a name: of a model or a head; or a folder of either."""
+    found = resolve(path)
+    if os.path.isdir(found):
+        from octavo.huggingface.eagle3_folder import is_eagle3_folder, open_eagle3_folder
+
+        if is_eagle3_folder(found):
+            return open_eagle3_folder(found, main.hparams)
+    return open_model_file(found)
 
 
 def own_head(main: ModelSpec, config: EngineConfig, ranks: int) -> HeadSpec | None:
