@@ -89,7 +89,7 @@ def write_folder(path: Path, weights: dict[str, np.ndarray], *, speculators: boo
         else:
             stored[f"{OUTER[stem]}.weight"] = value
     save_file({name: np.ascontiguousarray(value) for name, value in stored.items()}, path / "model.safetensors")
-    layer = {
+    sizes: dict[str, Any] = {
         "model_type": "llama", "hidden_size": tiny.N_EMBD, "num_hidden_layers": 1, "hidden_act": "silu",
         "num_attention_heads": tiny.N_HEAD, "num_key_value_heads": tiny.N_HEAD_KV, "head_dim": tiny.HEAD_DIM,
         "intermediate_size": tiny.N_FF, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -99,12 +99,12 @@ def write_folder(path: Path, weights: dict[str, np.ndarray], *, speculators: boo
     if speculators:
         whole |= {
             "architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3",
-            "transformer_layer_config": layer, "eagle_aux_hidden_state_layer_ids": list(TARGET),
+            "transformer_layer_config": sizes, "eagle_aux_hidden_state_layer_ids": list(TARGET),
             "norm_before_residual": False,
         }
     else:
         given = [i - 1 for i in TARGET]
-        whole |= layer | {
+        whole |= sizes | {
             "architectures": ["LlamaForCausalLMEagle3"],
             "eagle_config": {"eagle_aux_hidden_state_layer_ids": given, "use_aux_hidden_state": True},
         }

@@ -26,7 +26,7 @@ EPS = 1e-5
 
 
 def rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+    return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
 
 
 def turned(x: np.ndarray) -> np.ndarray:
@@ -35,12 +35,12 @@ def turned(x: np.ndarray) -> np.ndarray:
     angles = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(half) / half)
     pairs = x[..., ::2] + 1j * x[..., 1::2]
     pairs = pairs * np.exp(1j * angles)[:, None]
-    return np.stack([pairs.real, pairs.imag], -1).reshape(x.shape)
+    return np.asarray(np.stack([pairs.real, pairs.imag], -1).reshape(x.shape))
 
 
 def silu_ffn(b: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
     gate = x @ b["ffn_gate"].T
-    return (gate / (1 + np.exp(-gate)) * (x @ b["ffn_up"].T)) @ b["ffn_down"].T
+    return np.asarray((gate / (1 + np.exp(-gate)) * (x @ b["ffn_up"].T)) @ b["ffn_down"].T)
 
 
 def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -48,7 +48,7 @@ def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     k, v = (np.repeat(each, q.shape[1] // each.shape[1], 1) for each in (k, v))
     scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[-1])
     weights = np.exp(np.where(np.tril(np.ones((n, n), bool)), scores, -np.inf))
-    return np.einsum("hij,jhd->ihd", weights / weights.sum(-1, keepdims=True), v).reshape(n, -1)
+    return np.asarray(np.einsum("hij,jhd->ihd", weights / weights.sum(-1, keepdims=True), v).reshape(n, -1))
 
 
 def expected(

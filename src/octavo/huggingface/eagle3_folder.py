@@ -64,7 +64,7 @@ def open_eagle3_folder(path: str | os.PathLike[str], of: Hyperparams) -> Checkpo
     vocabulary = config.size("vocab_size", 1 << 24)
     keys = read_keys(config) | _own_keys(whole, config, of)
     metadata = {f"{NAME}.{field}": value for field, value in keys.items()}
-    shapes = {"token_embd.weight": (vocabulary, config.width)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocabulary, config.width)}
     beside: dict[str, LazyTensor] = {}
     if TOKENS in checkpoint.tensors:
         beside[TOKENS] = _tokens(checkpoint)
