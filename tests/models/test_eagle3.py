@@ -26,7 +26,7 @@ EPS = 1e-5
 
 
 def rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+    return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight)
 
 
 def turned(x: np.ndarray) -> np.ndarray:

@@ -131,6 +131,26 @@ def test_heads_that_do_not_fit_are_refused(without: str, more: dict[str, int], p
         read_next_layer(of_head, read_model(file))
 
 
+def test_an_embedding_of_its_own_goes_before_the_models(tmp_path: Path) -> None:
+    """In the model's file by a name of its own, in a file of its own by the model's."""
+    own = np.roll(tiny.tensors()["token_embd.weight"], 1, 0)
+    tiny.write(tmp_path / "m.gguf")
+    write_with_head(tmp_path / "both.gguf", tiny.tensors(), block() | {f"blk.{LAYERS}.nextn.embed_tokens.weight": own})
+    write_head(tmp_path / "head.gguf", block() | {"token_embd.weight": own})
+    hidden, found = np.ones((3, tiny.N_EMBD), np.float32), []
+    for path, apart in (("both.gguf", ""), ("m.gguf", "head.gguf")):
+        with GGUFFile.open(tmp_path / path) as file, GGUFFile.open(tmp_path / (apart or path)) as of_head:
+            main = read_model(file)
+            head = read_next_layer(of_head, main) if apart else head_of(main)
+            assert head is not None
+            config = EngineConfig(n_ctx=64, cache_type="f32")
+            engine = Engine(main, select("reference"), config, head=head)
+            guessing = Engine(head, select("reference"), config, shares=engine)
+            found.append(guessing.step([Feed(Sequence(), [5, 6, 7], 3, hidden=hidden)]))
+    want, _ = expected(tiny.tensors() | block() | {"token_embd.weight": own}, [5, 6, 7], hidden)
+    assert all(np.abs(got - want).max() < 1e-3 for got in found)
+
+
 def test_a_file_that_lacks_tensors_of_its_head_has_none(tmp_path: Path) -> None:
     head = {name: value for name, value in block().items() if "hnorm" not in name}
     write_with_head(tmp_path / "m.gguf", tiny.tensors(), head)

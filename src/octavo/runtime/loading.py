@@ -24,7 +24,7 @@ from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
 from octavo.runtime.speculation.open_draft import open_draft
-from octavo.runtime.speculation.open_head import open_draft_file, open_head, own_head, read_head, require_config
+from octavo.runtime.speculation.open_head import open_draft_file, open_head, own_head, read_head, require_head
 from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, require_generating
 from octavo.text import Tokenizer
 
@@ -184,14 +184,12 @@ def _with_head(
     model: ModelSpec, backends: Sequence[Backend], config: EngineConfig, draft: GGUFFile | None
 ) -> tuple[Engine, Engine | None]:
     """The engine of a model, and that of its head if it has one, in the file that drafts or in its own."""
-    communicator = backends[0].communicator
-    ranks = 1 if communicator is None else communicator.ranks
     head = None if draft is None else read_head(draft, model)
     given = head is not None
-    if given:
-        require_config(model, config, ranks)
+    if head is None:
+        head = own_head(model, config, backends[0])
     else:
-        head = own_head(model, config, ranks)
+        require_head(head, config, backends[0])
     how = speculation(config.speculate, backends[0], drafts=draft is not None or head is not None)
     config = replace(config, speculate=how)
     if head is None:

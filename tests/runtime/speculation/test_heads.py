@@ -19,6 +19,7 @@ from octavo.runtime import loading
 from octavo.runtime.cache.hidden_rows import MOST, HiddenRows
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation.draft_lengths import StepCosts
@@ -176,6 +177,37 @@ def test_preempted_requests_and_siblings(random_path: str, plain: Engine) -> Non
 
     engine, head = engines(random_path, max_sequences=4, n_pages=5)
     assert all_of(engine, head=head) == all_of(plain)
+
+
+@pytest.mark.usefixtures("_free")
+@pytest.mark.parametrize("at_once", [1, 16])
+def test_on_the_cpu_bit_for_bit(tmp_path: Path, at_once: int) -> None:
+    """Greedy, seeded, with penalties, log-probabilities and grammars; the head is often right, and often not."""
+    head = block(exact=True)
+    joined = head["blk.2.nextn.eh_proj.weight"]
+    joined += 0.2 * np.random.default_rng(5).standard_normal(joined.shape).astype(np.float32)
+    path = write_with_head(tmp_path / "m.gguf", tiny.alphabet(endless=True), head)
+    found, counts = [], []
+    for how in ("off", "mtp"):
+        with octavo.load(
+            path, device="cpu", threads=1, n_ctx=128, max_sequences=at_once, speculate=how, weight_cache=False
+        ) as model:
+            grammars, made = Grammars(model.tokenizer), list[Request]()
+            for i in range(16):
+                params = SamplingParams(temperature=(i % 4) * 1.2, seed=i, frequency_penalty=0.1 * (i % 3))
+                more: dict[str, Any] = {"logprobs": 2} if i % 5 == 1 else {}
+                if i % 5 == 2:
+                    more["constraint"] = grammars.constraint(Grammar.regex("[a-z ]{20}"))
+                made.append(request([97 + i, 98 + i], params, 30, **more))
+                model.core.add(made[-1])
+            outputs = model.core.drain()
+            shown = [(made.index(o.request), o.token, o.logprobs) for o in outputs if o.token is not None]
+            found.append(sorted(shown, key=lambda one: one[0]))
+            counts.append(model.core.stats())
+    assert found[0] == found[1]
+    assert counts[1].accepted_tokens > 100
+    assert counts[1].drafted_tokens > counts[1].accepted_tokens + 20
+    assert counts[1].steps < counts[0].steps
 
 
 def test_rows() -> None:

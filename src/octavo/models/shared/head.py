@@ -16,7 +16,7 @@ from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.models.shared.architecture import ModelSpec
 from octavo.models.shared.hidden_states import Tap
 
-SHARED = frozenset({"token_embd.weight", "output.weight", "output.scale", "output.bias"})
+SHARED = frozenset({"token_embd.weight", "output.weight"})
 """Tensors that a head may read of its model, which are in memory once."""
 
 
@@ -33,6 +33,11 @@ class HeadSpec(ModelSpec, ABC):
     def width(self) -> int:
         """Of hidden states, both what it reads and what it gives."""
         return self.main.hparams.n_embd
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """The tensors that it reads of its model: those that its file lacks, if it has one of its own."""
+        return SHARED if self.file is self.main.file else SHARED - self.file.tensors.keys()
 
     @abstractmethod
     def tap(self, g: GraphBuilder, residuals: Sequence[Node], last: Node) -> Node:

@@ -64,8 +64,8 @@ class EngineCore:
             drafters.append(HeadDrafter(head, self.n_known))
         if draft is not None and how in ("draft", "auto"):
             drafters.append(DraftModel(draft, self.n_known))
-        # A wrong draft can't be taken back out of a state.
-        speculates = (lookup or drafters) and engine.pool.states is None
+        # On a GPU steps of several tokens round states otherwise than those of one.
+        speculates = (lookup or drafters) and not (engine.pool.states is not None and engine.on_device)
         self.speculator = Speculator(self.sampler, budget, drafters, lookup=lookup) if speculates else None
         self.draining = False
         self.warming: WarmUp | None = None

@@ -34,9 +34,9 @@ from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.graph.shard import shard
 from octavo.models import ModelSpec
-from octavo.models.shared.head import SHARED, HeadSpec
+from octavo.models.shared.head import HeadSpec
 from octavo.runtime.argument_checks import integer
-from octavo.runtime.cache.hidden_rows import HiddenRows
+from octavo.runtime.cache.hidden_rows import MOST, HiddenRows
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.state_pool import StatePool, slots_for
@@ -66,6 +66,8 @@ from octavo.runtime.sampling.top_k import DRAWN, LOGITS
 
 ONE_TOKEN: Sizes = {"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2}
 MOST_ADAPTERS, MOST_RANK = 1024, 512
+FEW_LACKING = 8
+"""The most tokens that a state lacks which are computed in the step of the next one, not before it."""
 
 __all__ = ["Engine", "EngineConfig", "Speculate"]
 
@@ -198,12 +200,17 @@ class Engine:
         )
         return shard(graph, self.rank, self.ranks)
 
+    @property
+    def _shared(self) -> frozenset[str]:
+        """The names of weights that a head takes of its model."""
+        return self.model.shared if isinstance(self.model, HeadSpec) else frozenset()
+
     def executor_for(self, planned: Schedule, limits: Sizes, outputs: Seq[int] | None = None) -> Executor:
         """An executor, which the other ranks have as well if there are any; the first is the engine's, the second that
         for vectors of tokens, which has the same weights and caches."""
         shares = self._executor
         if self._shares is not None and shares is None:
-            return Executor(planned, self.backends, limits, outputs, self._shares.load(), shared=SHARED)
+            return Executor(planned, self.backends, limits, outputs, self._shares.load(), shared=self._shared)
         if self._group is None:
             return Executor(planned, self.backends, limits, outputs, shares)
         from octavo.runtime.parallel.leader import FIRST, VECTORS, LeadingExecutor, collectives_of
@@ -341,9 +348,10 @@ class Engine:
     def needs(self) -> Needs:
         """What the model takes once it is loaded; reads no weight."""
         needs = needs_of(self.schedule, self.backends, self.limits, self.ranks)
-        if self._shares is not None:
-            shared = {leaf.name: leaf.tensor.nbytes for leaf in self.graph.leaves("weight") if leaf.name in SHARED}
-            needs = replace(needs, weights=max(0, needs.weights - sum(shared.values())))
+        if isinstance(self.model, HeadSpec):
+            shared = {w.name: w.tensor.nbytes for w in self.graph.leaves("weight") if w.name in self._shared}
+            rows = 0 if self.on_device else 4 * MOST * self.model.width * self.config.max_sequences
+            needs = replace(needs, weights=max(0, needs.weights - sum(shared.values())), work=needs.work + rows)
         return needs if self._adapted_schedule is None else needs.beside(self._adapted_schedule, self.limits)
 
     def _keeping(self) -> AbstractContextManager[int]:
@@ -415,6 +423,8 @@ class Engine:
         """
         if check:
             self._check(feeds)
+        if self._hidden:
+            feeds = self.ready(feeds)
         inputs, sizes = self._inputs(feeds, more)
         executor = self._executor_of(feeds)
         handle = executor.launch(inputs, sizes, (*outputs, *self._hidden), None if fed is None else {"tokens": fed})
@@ -474,29 +484,51 @@ class Engine:
 
     def batch(self, feeds: Seq[Feed]) -> tuple[dict[str, AnyArray], dict[str, int]]:
         """Pages for the new tokens, and the inputs and sizes of the step, which is to be run."""
-        for feed in feeds:
-            if len(feed.sequence.tokens) + feed.ahead + len(feed.tokens) > feed.sequence.room:
-                self.pool.grow(feed.sequence, feed.stop)
+        feeds = self.ready(feeds)
         if self.pool.states is not None:
-            for feed in feeds:
-                if feed.sequence.seen != feed.start:
-                    self._recompute_state(feed.sequence)
-                    self.pool.grow(feed.sequence, feed.stop)
             for feed in feeds:
                 feed.sequence.seen = feed.stop
         width = self.model.width if isinstance(self.model, HeadSpec) else 0
         return make_batch(feeds, self._max_pages, self._adapters_of(feeds), width)
 
+    def ready(self, feeds: Seq[Feed]) -> list[Feed]:
+        """The same with pages for their tokens, and states that have seen all before these.
+
+        Tokens that a state lacks are computed before the step; a few of them, as after a draft that was refused, in it.
+        """
+        for feed in feeds:
+            if len(feed.sequence.tokens) + feed.ahead + len(feed.tokens) > feed.sequence.room:
+                self.pool.grow(feed.sequence, feed.stop)
+        if self.pool.states is None:
+            return list(feeds)
+        room, found = self.limits["tokens"] - sum(len(feed.tokens) for feed in feeds), list[Feed]()
+        for feed in feeds:
+            sequence = feed.sequence
+            lacking = feed.start - sequence.seen
+            if 0 < lacking <= min(FEW_LACKING, sequence.seen, room) and not self.pads:
+                room -= lacking
+                tokens = [*sequence.tokens[sequence.seen :], *feed.tokens]
+                found.append(Feed(sequence, tokens, feed.outputs, feed.ahead - lacking))
+                continue
+            if lacking:
+                self._recompute_state(sequence)
+                self.pool.grow(sequence, feed.stop)
+                sequence.seen = feed.start
+            found.append(feed)
+        return found
+
     def _recompute_state(self, sequence: Sequence) -> None:
-        """Compute a sequence's state again, after a discarded step has changed it.
+        """Compute what a sequence's state lacks; after a discarded step has changed it, all of it.
 
         Where pages before its window have been given back, those of its window are computed again as well.
         """
-        again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot, adapter=sequence.adapter)
-        lacking = self.pool.windows if sequence.window.given_back > 0 else None
+        done = sequence.seen if sequence.seen <= len(sequence) else 0
+        again = Sequence(sequence.pages, sequence.tokens[:done], sequence.window, slot=sequence.slot)
+        again.adapter = sequence.adapter
+        lacking = self.pool.windows if sequence.window.given_back > 0 and not done else None
         if lacking is not None:
             lacking.shrink(sequence.window, 0)
-        for start in range(0, len(sequence), self.config.n_batch):
+        for start in range(done, len(sequence), self.config.n_batch):
             chunk = sequence.tokens[start : start + self.config.n_batch]
             if lacking is not None:
                 self.pool.grow(again, start + len(chunk))

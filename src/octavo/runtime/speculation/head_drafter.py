@@ -131,7 +131,7 @@ class HeadDrafter:
         """The next token of each draft; the feeds of the drafts that go on."""
         start = clock()
         requests, step = list(feeds), list(feeds.values())
-        tokens = self._sampled(requests, step, found)
+        tokens = self.next_tokens(requests, step, found)
         hidden = self.engine.hidden
         after: dict[Request, Feed] = {}
         for i, (request, feed) in enumerate(zip(requests, step, strict=True)):
@@ -147,7 +147,7 @@ class HeadDrafter:
         self._seconds[len(step)] = before + SHARE * (seconds - before)
         return after
 
-    def _sampled(
+    def next_tokens(
         self, requests: Seq[Request], feeds: Seq[Feed], drafts: Mapping[Request, list[int]]
     ) -> list[int | None]:
         """Compute a pass, and sample a token of each request; None for one that has none."""

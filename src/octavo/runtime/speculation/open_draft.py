@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from octavo.errors import BackendError, HostMemoryError, ModelError, UsageError
-from octavo.graph.protocol import BoundedBackend
+from octavo.graph.protocol import AsyncBackend, Backend, BoundedBackend
 from octavo.io.gguf import GGUFFile
 from octavo.io.system_memory import room
 from octavo.models import ModelSpec, read_model
@@ -22,7 +22,7 @@ def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer) -> Engine:
     """The engine of the draft model in a file, whose weights are not read yet. It has a cache for as many sequences as
     `main`.
 
-    Raises ModelError for a model of another vocabulary, or with states, from which no token can be taken back; for one
+    Raises ModelError for a model of another vocabulary, or with states, from which it can't take tokens back; for one
     that does not fit beside the other HostMemoryError, or BackendError of a GPU's memory; UsageError where `main` makes
     embeddings, or is divided among ranks.
     """
@@ -30,7 +30,8 @@ def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer) -> Engine:
         what = "a model that makes embeddings" if main.config.embeds else "tensor_parallel"
         raise UsageError(f"draft: there is no draft model for {what}", argument="draft")
     spec = read_model(file)
-    _require_fit(spec, main.model, vocabulary)
+    _require_fit(spec, vocabulary)
+    require_way_back(main.model, main.backends[0])
     config = EngineConfig(
         n_ctx=min(main.n_ctx, context_of(spec, main.n_ctx)), max_sequences=main.config.max_sequences,
         cache_type=main.config.cache_type, n_batch=main.config.n_batch, n_pages=main.pool.n_pages,
@@ -49,16 +50,21 @@ def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tok
 
     with open_draft_file(path, main) as file:
         if read_head(file, main) is None:
-            _require_fit(read_model(file), main, vocabulary)
+            _require_fit(read_model(file), vocabulary)
 
 
-def _require_fit(draft: ModelSpec, main: ModelSpec, vocabulary: Tokenizer) -> None:
+def require_way_back(main: ModelSpec, backend: Backend) -> None:
+    """Raise ModelError where a model can have no drafts: with layers that have states on a GPU, as steps of several
+    tokens round these otherwise than those of one."""
+    if isinstance(backend, AsyncBackend) and any(main.graph().leaves("state")):
+        raise ModelError("layers with states have no drafts on a GPU", file=main.file.path)
+
+
+def _require_fit(draft: ModelSpec, vocabulary: Tokenizer) -> None:
     require_generating(draft)
     _require_vocabulary(Tokenizer.from_gguf(draft.file), vocabulary, draft.file.path)
-    for one in (draft, main):
-        if any(one.graph().leaves("state")):
-            told = "layers with states take no token back: neither drafts nor draft models"
-            raise ModelError(told, file=one.file.path)
+    if any(draft.graph().leaves("state")):
+        raise ModelError("layers with states take no token back: another draft model is needed", file=draft.file.path)
 
 
 def _require_vocabulary(own: Tokenizer, other: Tokenizer, path: str) -> None:

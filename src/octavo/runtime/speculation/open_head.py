@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from octavo.errors import ModelError, OctavoError, UsageError
+from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
@@ -17,7 +17,7 @@ from octavo.models.shared.head import HeadSpec
 from octavo.models.shared.next_layer import head_of, is_next_layer, read_next_layer
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig
-from octavo.runtime.speculation.open_draft import require_memory
+from octavo.runtime.speculation.open_draft import require_memory, require_way_back
 from octavo.runtime.text_embedding import is_embedding_model
 
 log = logging.getLogger("octavo")
@@ -30,9 +30,7 @@ def read_head(file: GGUFFile, main: ModelSpec) -> HeadSpec | None:
     """
     if not is_next_layer(file) and not is_eagle3(file):
         return None
-    head = read_eagle3(file, main) if is_eagle3(file) else read_next_layer(file, main)
-    require_head(head)
-    return head
+    return read_eagle3(file, main) if is_eagle3(file) else read_next_layer(file, main)
 
 
 def open_draft_file(path: str | os.PathLike[str], main: ModelSpec) -> GGUFFile:
@@ -46,11 +44,11 @@ def open_draft_file(path: str | os.PathLike[str], main: ModelSpec) -> GGUFFile:
     return open_model_file(found)
 
 
-def own_head(main: ModelSpec, config: EngineConfig, ranks: int) -> HeadSpec | None:
+def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpec | None:
     """The head in a model's own file, where `config.speculate` is auto or mtp; None where there is none.
 
     With auto one that can't be used is left out, which a line in the log tells; with mtp it raises what `require_head`
-    and `require_config` do, or ModelError where there is none.
+    does, or ModelError where there is none.
     """
     if config.speculate not in ("auto", "mtp"):
         return None
@@ -60,8 +58,7 @@ def own_head(main: ModelSpec, config: EngineConfig, ranks: int) -> HeadSpec | No
             problem = "has no layer that guesses tokens (MTP) and can be computed; --draft takes a head in a file"
             raise ModelError(problem, file=main.file.path)
         if head is not None:
-            require_config(main, config, ranks)
-            require_head(head)
+            require_head(head, config, backend)
         return head
     except OctavoError as error:
         if asked:
@@ -70,19 +67,16 @@ def own_head(main: ModelSpec, config: EngineConfig, ranks: int) -> HeadSpec | No
         return None
 
 
-def require_config(main: ModelSpec, config: EngineConfig, ranks: int) -> None:
-    """Raise UsageError where the engine of a model can have no head."""
+def require_head(head: HeadSpec, config: EngineConfig, backend: Backend) -> None:
+    """Raise UsageError or ModelError where the engine of a head's model, first on this backend, can have no head."""
+    main, ranks = head.main, 1 if backend.communicator is None else backend.communicator.ranks
     embeds = config.embeds or is_embedding_model(main)
-    several = config.pipeline != 1 and list(config.pipeline if isinstance(config.pipeline, Sequence) else ()) != [1]
-    if embeds or ranks > 1 or several:
+    stages = config.pipeline if isinstance(config.pipeline, int) else len(config.pipeline)
+    if embeds or ranks > 1 or stages > 1:
         what = "a model that makes embeddings" if embeds else "tensor_parallel" if ranks > 1 else "pipeline"
         raise UsageError(f"draft: there is no head for {what}", argument="draft")
-
-
-def require_head(head: HeadSpec) -> None:
-    """Raise ModelError where a model can't have drafts, or gives no hidden states."""
-    if any(head.main.graph(tap=head.tap).leaves("state")):
-        raise ModelError("layers with states take no token back: there are no drafts", file=head.main.file.path)
+    require_way_back(main, backend)
+    main.graph(tap=head.tap)
 
 
 def open_head(head: HeadSpec, main: Engine) -> Engine:

@@ -26,6 +26,7 @@ from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import DraftConstraint, after_draft
 from octavo.runtime.speculation.drafter import Drafter
 from octavo.runtime.speculation.history_drafter import HistoryDrafter
+from octavo.runtime.speculation.kept_states import KeptStates, can_go_back
 
 MOST_TOKENS = 7
 """Tokens of a draft at the most."""
@@ -70,7 +71,9 @@ class Speculator:
         found = {request: draft for request, draft in found.items() if _is_foreseen(request, draft)}
         held = {r: DraftConstraint(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
         wait_while_due(held.values())
-        return {r: draft for r, draft in found.items() if r not in held or held[r].pending_mask is None}
+        ready = [(r, draft) for r, draft in found.items() if r not in held or held[r].pending_mask is None]
+        states = self.engine.pool.states
+        return dict(ready if states is None else ready[: states.free])
 
     def _known(self, request: Request) -> Draft:
         """A draft that costs nothing to make."""
@@ -125,7 +128,8 @@ class Speculator:
         foreseen = request.constraint is None or foresees(request.constraint)
         goes_on = len(request.tokens) + 1 < request.end
         grows = request.banned is None  # drafters know texts that only grow
-        return foreseen and goes_on and grows and isinstance(request.sampler, ChainSampler)
+        takes_back = can_go_back(self.engine.pool, request.sequence)
+        return foreseen and goes_on and grows and takes_back and isinstance(request.sampler, ChainSampler)
 
     def _grown(self, request: Request, n: int) -> bool:
         """Whether there is room for a draft of n tokens; its pages are there then."""
@@ -148,12 +152,29 @@ class Speculator:
                 one = request if not position else after_draft(request, draft[:position])
                 sampling.append((one, i))
                 positions[one] = position
-        sampled = self.sampler.step(feeds, sampling, positions)
+        kept = KeptStates(self.engine.pool, (request.sequence for request in drafts))
+        try:
+            sampled = self.sampler.step(feeds, sampling, positions)
+        except BaseException:
+            kept.settle(request.sequence for request in drafts)
+            raise
         found: dict[Request, list[SampledToken | Exception]] = {}
         for one, i in sampling:
             request = step.parts[i][0]
             found.setdefault(request, []).append(sampled[one])
-        return {request: self._accepted(request, all_, drafts.get(request, NONE)) for request, all_ in found.items()}
+        found = {request: self._accepted(request, all_, drafts.get(request, NONE)) for request, all_ in found.items()}
+        last = {request: _last(request, found[request]) for request in drafts}
+        kept.settle(request.sequence for request, draft in drafts.items() if last[request] < len(draft.tokens))
+        for request, n in last.items():
+            if self.engine.pool.states is not None and _ends(request, found[request][n], n):
+                self._complete_state(request, drafts[request].tokens[:n])
+        return found
+
+    def _complete_state(self, request: Request, accepted: Sequence[int]) -> None:
+        """Have the state of a request that ends see all of its tokens, so that another prompt can go on from there."""
+        sequence, text = request.sequence, [*request.tokens, *accepted]
+        if sequence.seen < len(text):
+            self.engine.compute([Feed(sequence, text[sequence.seen :], 0, sequence.seen - len(sequence))])
 
     def _accepted(
         self, request: Request, sampled: list[SampledToken | Exception], draft: Draft
@@ -171,6 +192,16 @@ class Speculator:
         """Learn what tokens of drafts cost from a step that had them; one of a new size takes longer than others."""
         tokens = sum(len(draft.tokens) for draft in drafts.values())
         self.lengths.observe(step.num_decodes, tokens, seconds, 2 if self.engine.pads else 1)
+
+
+def _last(request: Request, sampled: Sequence[SampledToken | Exception]) -> int:
+    """The number of the last of some tokens that a request gets: that which ends it, if one does."""
+    return next((i for i, one in enumerate(sampled) if _ends(request, one, i)), len(sampled) - 1)
+
+
+def _ends(request: Request, sampled: SampledToken | Exception, number: int) -> bool:
+    """Whether a token ends a request, which comes after as many others as `number` says."""
+    return _token(sampled) in request.stop_ids or len(request.tokens) + number + 1 >= request.end
 
 
 def _token(sampled: SampledToken | Exception) -> int | None:
