@@ -15,6 +15,7 @@ from octavo.models.shared.head import HeadSpec
 from octavo.runtime.cache.page_pool import rows
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine
+from octavo.runtime.engine.kernels_ahead import compile_ahead
 from octavo.runtime.engine.placement import scheduled
 
 
@@ -27,7 +28,9 @@ class Guesses:
         graph = engine.model.guesses(most, cache_type=engine.config.cache_type, n_ctx=engine.n_ctx)
         limits = {**engine.limits, "outputs": engine.config.max_sequences}
         made = scheduled(graph, engine.backends, limits, engine.place, fused=engine.config.fuse, searched=False)
-        self._executor = Executor(made, engine.backends, limits, (0,), engine.load())
+        loaded = engine.load()
+        compile_ahead(made, engine.backends, limits)
+        self._executor = Executor(made, engine.backends, limits, (0,), loaded)
 
     def of(self, feeds: Seq[Feed], n: int) -> AnyArray:
         """The next n tokens of each feed, which has one output, int [feeds, n]. Their sequences have the pages for all

@@ -65,7 +65,8 @@ class HeadDrafter:
         self._sequences: dict[Request, HeadSequence] = {}
         self._seconds: dict[int, float] = {}
         self._broken = False
-        self._guesses: Guesses | None = None
+        chains = engine.finds_candidates and not engine.on_device and AT_ONCE > 1
+        self._guesses = Guesses(engine, AT_ONCE) if chains else None
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether there are hidden states to begin with, and the context holds the request with a draft."""
@@ -135,14 +136,12 @@ class HeadDrafter:
 
     def _at_once(self, feeds: Mapping[Request, Feed], lengths: Mapping[Request, int]) -> bool:
         """Whether all tokens of the drafts can be made in one step."""
-        engine, most = self.engine, max(lengths[r] for r in feeds)
-        fits = 1 < most <= AT_ONCE and sum(len(feed.tokens) for feed in feeds.values()) <= engine.limits["tokens"]
-        return fits and not engine.on_device and engine.finds_candidates and all(r.is_greedy for r in feeds)
+        fits = 1 < max(lengths[r] for r in feeds) <= AT_ONCE
+        return fits and self._guesses is not None and all(r.is_greedy for r in feeds)
 
     def _guess(self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], n: int) -> None:
         """Drafts of n tokens each, up to one that is not in the vocabulary."""
-        if self._guesses is None:
-            self._guesses = Guesses(self.engine, AT_ONCE)
+        assert self._guesses is not None
         start = clock()
         tokens = self._guesses.of(list(feeds.values()), n).tolist()
         for (request, feed), draft in zip(feeds.items(), tokens, strict=True):
