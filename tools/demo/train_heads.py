@@ -30,7 +30,7 @@ ROWS, TRAINED, HELD_OUT = 16, 3000, 64
 PASSES, DECAY = 4, 0.9
 """Tokens of a draft that is learned, and what each weighs next to the one before it."""
 LR = 0.02
-STEPS = {"mtp": 360, "eagle3": 360, "draft": 500}
+STEPS = {"mtp": 360, "eagle3": 360, "draft": 240}
 FEWEST = 2
 """Times that a token has to be in answers to be among those that an EAGLE-3 head guesses."""
 
@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--states", type=Path, help="a file that keeps the model's states between runs")
     parser.add_argument("--rows", type=int, default=TRAINED)
     parser.add_argument("--steps", type=int, help="default: what takes a few minutes")
+    parser.add_argument("--resume", type=Path, help="a folder whose weights, demo-<kind>.pt, to start from")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -125,6 +126,8 @@ def main() -> None:
     for kind in options.kinds:
         torch.manual_seed(options.seed)
         drafter = made(kind, model, trained)
+        if options.resume is not None:
+            drafter.load_state_dict(torch.load(options.resume / f"demo-{kind}.pt"))
         train(drafter, model, trained, options.steps or STEPS[kind], options.seed)
         print(kind, " ".join(f"{share:.3f}" for share in agreement(drafter, model, held_out)), flush=True)
         torch.save(drafter.state_dict(), options.out / f"demo-{kind}.pt")

@@ -20,13 +20,18 @@ from octavo.runtime.engine.placement import scheduled
 
 
 class Guesses:
-    """Makes up to `most` tokens at once with a head's engine, whose weights and cache it shares."""
+    """Makes up to `most` tokens at once with a head's engine, whose weights and cache it shares.
 
-    def __init__(self, engine: Engine, most: int) -> None:
+    read  the most tokens that a sequence lacks before the first guess
+    """
+
+    def __init__(self, engine: Engine, most: int, read: int) -> None:
         assert isinstance(engine.model, HeadSpec)
         self.engine, self.most = engine, most
         graph = engine.model.guesses(most, cache_type=engine.config.cache_type, n_ctx=engine.n_ctx)
-        limits = {**engine.limits, "outputs": engine.config.max_sequences}
+        sequences = engine.config.max_sequences
+        tokens = min(engine.limits["tokens"], read * sequences)
+        limits = {**engine.limits, "tokens": tokens, "outputs": sequences}
         made = scheduled(graph, engine.backends, limits, engine.place, fused=engine.config.fuse, searched=False)
         loaded = engine.load()
         compile_ahead(made, engine.backends, limits)

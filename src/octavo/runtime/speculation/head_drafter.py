@@ -66,7 +66,7 @@ class HeadDrafter:
         self._seconds: dict[int, float] = {}
         self._broken = False
         chains = engine.finds_candidates and not engine.on_device and AT_ONCE > 1
-        self._guesses = Guesses(engine, AT_ONCE) if chains else None
+        self._guesses = Guesses(engine, AT_ONCE, CATCH_UP) if chains else None
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether there are hidden states to begin with, and the context holds the request with a draft."""
