@@ -11,7 +11,8 @@ from octavo.backends import select
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.models.shared.next_layer import head_of, is_next_layer, read_next_layer
+from octavo.models.shared.next_layer import head_of, read_next_layer
+from octavo.models.shared.refusal import is_next_layer
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
@@ -23,7 +24,8 @@ EPS = 1e-5
 
 
 def rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+    normed: np.ndarray = x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+    return normed
 
 
 def turned(x: np.ndarray) -> np.ndarray:
@@ -149,6 +151,12 @@ def test_an_embedding_of_its_own_goes_before_the_models(tmp_path: Path) -> None:
             found.append(guessing.step([Feed(Sequence(), [5, 6, 7], 3, hidden=hidden)]))
     want, _ = expected(tiny.tensors() | block() | {"token_embd.weight": own}, [5, 6, 7], hidden)
     assert all(np.abs(got - want).max() < 1e-3 for got in found)
+
+
+def test_a_head_is_no_model(tmp_path: Path) -> None:
+    write_head(tmp_path / "head.gguf", block())
+    with GGUFFile.open(tmp_path / "head.gguf") as file, pytest.raises(ModelError, match="which --draft takes"):
+        read_model(file)
 
 
 def test_a_file_that_lacks_tensors_of_its_head_has_none(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,15 @@ said.wrong = await client.chat({ model: 'demo', messages: ask, options: { mirost
   (error) => [error.status_code, error.message]);
 console.log(JSON.stringify(said));
 """
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Clients leave their connections to the garbage collector, in which other tests would find them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

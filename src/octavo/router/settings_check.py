@@ -44,7 +44,7 @@ def require_draft_fits(known: KnownModel) -> None:
     from octavo.huggingface import open_model_file
     from octavo.io.model_path import resolve
     from octavo.models import read_model
-    from octavo.runtime.speculation.open_draft import require_draft
+    from octavo.runtime.speculation.open_head import require_draft
     from octavo.text import Tokenizer
 
     engine = known.engine

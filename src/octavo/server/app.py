@@ -26,7 +26,7 @@ from octavo.server.routes import adapters, anthropic, meta, ollama, rerank, resp
 from octavo.server.routes import llama_server as native
 from octavo.server.routes import openai as routes_openai
 from octavo.server.routes.answer import json_response
-from octavo.server.routes.kept_responses import KeptResponses
+from octavo.server.routes.kept_responses import BY_ID, KeptResponses
 from octavo.server.routes.not_served import NOT_SERVED
 from octavo.server.routes.response_store import ResponseStore
 
@@ -100,7 +100,8 @@ def routes() -> list[Route]:
 
 async def openapi(request: Request) -> Response:
     """This description."""
-    return json_response(describe(routes()))
+    kept = [Route(path, endpoint, methods=[method]) for method, path, endpoint in BY_ID]
+    return json_response(describe([*routes(), *kept]))
 
 
 def make_app(service: Service, store: ResponseStore | None = None, around: Around = lambda app: app) -> ASGIApp:

@@ -97,7 +97,7 @@ def selected() -> list[OpCase]:
 
 
 @x86
-@pytest.mark.parametrize(("level", "every"), [slow(("avx2", 1)), slow(("x86-64", 1))])
+@pytest.mark.parametrize(("level", "every"), [slow(("avx2", 1)), slow(("avx2", 3)), slow(("x86-64", 1))])
 def test_ops_on_lower_levels(level: str, every: int, tmp_path: Path) -> None:
     cases = selected()[::every]
     done = run_tests(level, tmp_path, *(f"cpu/test_op_cases.py::test_op_case[{c.name}]" for c in cases), slow_too=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import octavo
+from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import BackendError, HostMemoryError, ModelError, UsageError
 from octavo.io.gguf import GGUFFile
@@ -20,6 +21,7 @@ from octavo.runtime.cache.hidden_rows import MOST, HiddenRows
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.grammar.grammar import Grammar, Grammars
+from octavo.runtime.loading import open_model
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation.draft_lengths import StepCosts
@@ -208,6 +210,21 @@ def test_on_the_cpu_bit_for_bit(tmp_path: Path, at_once: int) -> None:
     assert counts[1].accepted_tokens > 100
     assert counts[1].drafted_tokens > counts[1].accepted_tokens + 20
     assert counts[1].steps < counts[0].steps
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_free")
+def test_on_a_gpu(alphabet_path: str) -> None:
+    """Its kernels, interpreted, in steps that are padded."""
+    config = EngineConfig(n_ctx=64, max_sequences=2, speculate="auto")
+    with open_model(alphabet_path, [GpuBackend()], config) as model:
+        assert model.head is not None
+        assert model.engine.config.speculate == "draft"
+        core, texts = replies(
+            model.engine, *(request([97 + i], most=20) for i in range(2)), n_known=260, head=model.head
+        )
+        assert [bytes(text).decode() for text in texts] == [tiny.ALPHABET[1:21], tiny.ALPHABET[2:22]]
+        assert core.stats().accepted_tokens == core.stats().drafted_tokens > 5
 
 
 def test_rows() -> None:

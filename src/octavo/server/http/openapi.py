@@ -73,8 +73,11 @@ def _operation(route: Route, places: Any) -> dict[str, Any]:
         "summary": (route.endpoint.__doc__ or "").partition("\n")[0],
         "responses": {"200": {"description": "The answer"}, "4XX": wrong, "5XX": wrong},
     }
-    if "{name" in route.path:
-        found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if route.param_convertors:
+        found["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in route.param_convertors
+        ]
     body = BODIES.get(route.path.removeprefix("/v1"))
     if body is not None:
         found["requestBody"] = {"required": True, "content": _json(places[body, "validation"])}

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from time import time
+from types import MethodType
 from typing import Any
 
 import msgspec
@@ -62,12 +63,9 @@ class KeptResponses:
     ) -> None:
         self.app, self.store, self.limits = app, store, limits
         self._running, self._bodies = dict[str, asyncio.Task[None]](), Bodies()
-        both = [(path, self.create, "POST") for path in CREATE] + [(path, self.count, "POST") for path in COUNT]
-        for path in CREATE:
-            one = path + "/{id}"
-            both += [(one, self.retrieve, "GET"), (one, self.delete, "DELETE"), (f"{one}/cancel", self.cancel, "POST"),
-                     (f"{one}/input_items", self.input_items, "GET")]
-        self._routes = [Route(path, endpoint, methods=[method]) for path, endpoint, method in both]
+        both = [("POST", path, self.create) for path in CREATE] + [("POST", path, self.count) for path in COUNT]
+        both += [(method, path, MethodType(endpoint, self)) for method, path, endpoint in BY_ID]
+        self._routes = [Route(path, endpoint, methods=[method]) for method, path, endpoint in both]
         self._own = Starlette(routes=self._routes, exception_handlers=handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -342,3 +340,14 @@ def listed(items: list[dict[str, Any]], query: Mapping[str, str], most: int = MO
 
 def _unknown(one: str) -> ApiError:
     return ApiError(404, f"Response with id '{one[:200]}' not found.", type="invalid_request_error")
+
+
+BY_ID = tuple(
+    (method, f"{path}/{{id}}{rest}", endpoint)
+    for path in CREATE
+    for method, rest, endpoint in (
+        ("GET", "", KeptResponses.retrieve), ("DELETE", "", KeptResponses.delete),
+        ("POST", "/cancel", KeptResponses.cancel), ("GET", "/input_items", KeptResponses.input_items),
+    )
+)
+"""Routes of a kept response."""

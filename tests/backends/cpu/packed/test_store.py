@@ -26,6 +26,7 @@ from octavo.formats.qtensor import DeferredQTensor
 from octavo.io.gguf import GGUFFile
 from tests.backends.cpu.packed.cached import load, matrix, require_all_equal, source, write
 from tests.backends.cpu.test_pack import tensor
+from tests.sampling import slow
 
 ROWS = ("INT8", "FP8")
 
@@ -35,10 +36,12 @@ def model(tmp_path: Path) -> Path:
     return write(tmp_path / "model.gguf", [matrix("Q4_K", 40, 512, name="a"), matrix("F32", 512, name="norm")])
 
 
-def test_weights_of_every_format_are_the_same_to_the_bit(weights: Path, tmp_path: Path) -> None:
-    stored = [fmt for fmt in WEIGHTS if by_name(fmt).gguf is not None]
-    assert len(stored) > 20
-    tensors = [matrix(fmt, 19, 512, name=fmt) for fmt in stored]
+STORED = [fmt for fmt in WEIGHTS if by_name(fmt).gguf is not None]
+
+
+@pytest.mark.parametrize("formats", [slow(STORED), ["BF16", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4"]])
+def test_weights_of_formats_are_the_same_to_the_bit(formats: list[str], weights: Path, tmp_path: Path) -> None:
+    tensors = [matrix(fmt, 19, 512, name=fmt) for fmt in formats]
     tensors += [matrix(fmt, 3, 17, 512, name=f"{fmt} experts") for fmt in ("Q4_K", "BF16", "IQ4_NL")]
     tensors += [matrix("F32", 100, name="norm"), matrix("Q8_0", 20, 96, name="odd")]
     path = write(tmp_path / "model.gguf", tensors)
