@@ -16,7 +16,7 @@ Tokens of drafts are drawn as those of `draft_model`: with the request's sampler
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -64,6 +64,7 @@ class HeadDrafter:
         self._sampler = StepSampler(engine, n_known)
         self._sequences: dict[Request, HeadSequence] = {}
         self._seconds: dict[int, float] = {}
+        self._sizes = set[tuple[int, int, int]]()
         self._broken = False
         chains = engine.finds_candidates and not engine.on_device and AT_ONCE > 1
         self._guesses = Guesses(engine, AT_ONCE, CATCH_UP) if chains else None
@@ -147,9 +148,14 @@ class HeadDrafter:
         for (request, feed), draft in zip(feeds.items(), tokens, strict=True):
             feed.sequence.tokens.extend([*feed.tokens, *draft[:-1]])
             found[request] = list(takewhile(lambda token: token < self.n_known, draft))
-        self._took(len(feeds), (clock() - start) / n)
+        self._took(feeds.values(), n, (clock() - start) / n)
 
-    def _took(self, requests: int, seconds: float) -> None:
+    def _took(self, feeds: Collection[Feed], n: int, seconds: float) -> None:
+        """Learn what a token of each draft took; the first step of a size takes longer than others."""
+        requests, size = len(feeds), (len(feeds), sum(len(feed.tokens) for feed in feeds), n)
+        if size not in self._sizes:
+            self._sizes.add(size)
+            return
         before = self._seconds.get(requests, seconds)
         self._seconds[requests] = before + SHARE * (seconds - before)
 
@@ -170,7 +176,7 @@ class HeadDrafter:
             draft.append(token)
             if len(draft) < lengths[request]:
                 after[request] = Feed(feed.sequence, [token], 1, hidden=hidden[i : i + 1])
-        self._took(len(step), clock() - start)
+        self._took(step, 1, clock() - start)
         return after
 
     def next_tokens(
