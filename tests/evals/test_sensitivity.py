@@ -13,8 +13,9 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.errors import FileError, UsageError
 from octavo.evals import collect_imatrix, divergence
 from octavo.evals.probe_model import WorkingCopy
-from octavo.evals.sensitivity import PROBE, MeasuredSlopes, _Prober, layer_groups, sensitivities
-from octavo.evals.windows import windows
+from octavo.evals.scores import compare
+from octavo.evals.sensitivity import PROBE, MeasuredSlopes, Sensitivity, _Prober, layer_groups, sensitivities
+from octavo.evals.windows import logits, windows
 from octavo.formats import by_name, dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
@@ -88,6 +89,42 @@ def test_weights_measured_together_share_what_they_bring_about(file: GGUFFile, g
         assert got[name].kl.value == pytest.approx(want.kl.value, rel=1e-3)
         assert got[name].squared_error == pytest.approx(sum(m.error**2 for m in made.values()))
     assert got["blk.0.ffn_down.weight"] == got["blk.1.ffn_down.weight"] != got[together[0]]
+
+
+def test_a_weights_effect_within_a_model_that_is_quantized(file: GGUFFile, gguf: Write) -> None:
+    """What the whole diverges less with the weight as it was, by files of both."""
+    model, types = model_of(file), {name: by_name("Q4_0") for name in WEIGHTS}
+    before = model.logits(TOKENS[:CONTEXT])
+    known: dict[str, Sensitivity] = {}
+    got = sensitivities(model, TOKENS, WEIGHTS, context=CONTEXT, every=True, within=types, known=known)
+    np.testing.assert_array_equal(model.logits(TOKENS[:CONTEXT]), before)
+    made = {name: recode(file.tensor(name), types[name]) for name in WEIGHTS}
+
+    def kl(names: list[str]) -> float:
+        changed = tensors(CASE, make(CASE)) | {name: dequantize(made[name].tensor) for name in names}
+        other, found = model_of(gguf(CASE, make(CASE), tensors=changed)), []
+        for window in windows(model, TOKENS, CONTEXT, 2, every=True):
+            pairs = zip(logits(other.engine, window, 64, 64), logits(model.engine, window, 64, 64), strict=True)
+            found += [compare(rows, base, targets).kl for (rows, targets), (base, _) in pairs]
+        return float(np.concatenate(found).mean())
+
+    whole = kl(WEIGHTS)
+    for name in WEIGHTS:
+        want = whole - kl([other for other in WEIGHTS if other != name])
+        assert 0 < got[name].kl.value == pytest.approx(want, rel=1e-3)
+        assert got[name].squared_error == pytest.approx(made[name].error ** 2)
+    assert known == got
+    told: list[tuple[int, int]] = []
+    again = sensitivities(model, TOKENS, WEIGHTS, context=CONTEXT, known=known, progress=lambda *a: told.append(a))
+    assert again == got
+    assert not told
+
+
+def test_errors_that_are_known_otherwise(file: GGUFFile) -> None:
+    got = sensitivities(model_of(file), TOKENS, WEIGHTS[:2], context=CONTEXT,
+                        squared_error=lambda name, kind: 0.5 if name == WEIGHTS[0] else None)
+    assert got[WEIGHTS[0]].squared_error == 0.5
+    assert 0 < got[WEIGHTS[1]].squared_error < 0.5
 
 
 def test_a_working_copy_in_q8_0_finds_the_same(file: GGUFFile) -> None:

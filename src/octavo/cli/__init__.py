@@ -66,7 +66,8 @@ COMMANDS = {
     "rm": "hub.pull:remove", "warm": "warm:warm", "inspect": "inspect.command:inspect",
     "profile": "bench.profile_command:profile", "quantize": "quantize.command:quantize",
     "convert": "quantize.convert_command:convert", "imatrix": "quantize.imatrix_command:imatrix",
-    "calibrate": "quantize.calibrate:calibrate", "report": "evaluate.report:report",
+    "calibrate": "quantize.calibrate:calibrate", "frontier": "frontier_command:frontier",
+    "report": "evaluate.report:report",
 }
 """Where the function of each command is."""
 GROUPS = {"eval": "evaluate.command:app", "bench": "bench.command:app"}

@@ -10,7 +10,7 @@ divergences of small errors add up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,9 @@ from octavo.calibrate.texts import Mask, Text, named_text
 from octavo.errors import UsageError
 from octavo.evals.probe_model import open_to_probe
 from octavo.evals.scores import compare
-from octavo.evals.stats import Estimate, mean
+from octavo.evals.stats import F64, Estimate, mean
 from octavo.evals.windows import TextWindow, logits, step_sizes, windows
-from octavo.formats import QTensor, by_name
+from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.formats.spec import F32
 from octavo.graph.names import split_layer
 from octavo.io.gguf import GGUFFile
@@ -66,10 +66,16 @@ class Sensitivity:
         return self.kl.value / self.squared_error if self.squared_error else 0.0
 
 
+SquaredError = Callable[[str, str], float | None]
+"""The relative squared error of a weight, by its name, in a type; None where it is not known."""
+
+
 def sensitivities(
     model: Model, tokens: Sequence[int], names: Iterable[str], *, weights: Callable[[str], QTensor] | None = None,
     imatrix: Imatrix | None = None, context: int = 512, chunks: int | None = WINDOWS,
-    scored: Sequence[bool] | Mask | None = None, probes: int = PROBES,
+    scored: Sequence[bool] | Mask | None = None, every: bool = False, probes: int = PROBES,
+    within: Mapping[str, BlockFormat] | None = None, squared_error: SquaredError | None = None,
+    known: MutableMapping[str, Sensitivity] | None = None,
     progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Sensitivity]:
     """The sensitivity of each weight in `names` of a model that computes with floats (F32, F16, BF16) or Q8_0.
@@ -77,24 +83,29 @@ def sensitivities(
     weights           gives a weight as it is to be quantized (default: as the model has it)
     imatrix           weighs the errors, in quantizing and in measuring them
     context, chunks, scored  as of `perplexity`
+    every             all positions of a window count, not those of the second half alone
     probes            most groups of weights to measure
+    within            types that all weights have meanwhile: what the whole diverges less with a group as it was. Errors
+                      add up to less, or more, than each alone brings about, and this is the cost where they do
+    squared_error     of a weight in a type, instead of what is measured with the importance
+    known             of an earlier run: these are not measured again, and those that are get there one by one
 
     Takes one run of the windows for each group. Raises UsageError for a weight that the model lacks, or that is of
     another type or whose rows are not blocks of 32, and as `windows` does.
     """
     groups = layer_groups(names, probes)
     own = _own_weights(model, groups)
-    found = windows(model, tokens, context, chunks, scored)
-    prober = _Prober(model, own, weights or own.__getitem__, imatrix, found)
-    noise = prober.noise(groups)
-    out: dict[str, Sensitivity] = {}
-    for i, group in enumerate(groups):
-        kl, squared_error = prober.probe(group)
-        kept = max(kl.value - noise, LEAST_SHARE * kl.value)
-        out |= dict.fromkeys(group, Sensitivity(Estimate(kept, kl.error), squared_error))
+    found = windows(model, tokens, context, chunks, scored, every)
+    prober = _Prober(model, own, weights or own.__getitem__, imatrix, found, squared_error)
+    out = {} if known is None else known
+    left = [group for group in groups if not all(name in out for name in group)]
+    measured = prober.without(groups, left, within) if within is not None else prober.alone(groups, left)
+    for i, (group, sensitivity) in enumerate(zip(left, measured, strict=True)):
+        for name in group:
+            out[name] = sensitivity
         if progress is not None:
-            progress(i + 1, len(groups))
-    return out
+            progress(len(groups) - len(left) + i + 1, len(groups))
+    return {name: out[name] for group in groups for name in group}
 
 
 def layer_groups(names: Iterable[str], most: int) -> list[list[str]]:
@@ -122,9 +133,10 @@ class _Prober:
 
     def __init__(
         self, model: Model, own: Mapping[str, QTensor], weights: Callable[[str], QTensor], imatrix: Imatrix | None,
-        found: list[TextWindow]
+        found: list[TextWindow], squared_error: SquaredError | None = None
     ) -> None:
         self.model, self.own, self.weights, self.imatrix = model, own, weights, imatrix
+        self.squared_error = squared_error or (lambda name, kind: None)
         self.before = _base(model, found)
         self.windows = found[: len(self.before)]
         self.exact = all(tensor.format.is_float for tensor in own.values())
@@ -142,6 +154,36 @@ class _Prober:
         finally:
             for name in group:
                 self.model.engine.load().replace(self.own[name])
+
+    def alone(self, groups: list[list[str]], left: list[list[str]]) -> Iterator[Sensitivity]:
+        """What each of the groups that are `left` costs by itself."""
+        noise = self.noise(groups) if left else 0.0
+        for group in left:
+            kl, squared_error = self.probe(group)
+            yield Sensitivity(Estimate(max(kl.value - noise, LEAST_SHARE * kl.value), kl.error), squared_error)
+
+    def without(
+        self, groups: list[list[str]], left: list[list[str]], types: Mapping[str, BlockFormat]
+    ) -> Iterator[Sensitivity]:
+        """What all weights in their types diverge more than with a group as it was, of the groups that are `left`."""
+        engine, made, errors = self.model.engine, dict[str, QTensor](), dict[str, float]()
+        names = [name for group in groups for name in group] if left else []
+        try:
+            for name in names:
+                made[name], errors[name] = self._after(name, (types[name].name,) * 2)
+                engine.load().replace(made[name])
+            whole = self._divergences() if left else np.zeros(1)
+            for group in left:
+                for name in group:
+                    engine.load().replace(self.own[name])
+                gained = mean(whole - self._divergences())
+                for name in group:
+                    engine.load().replace(made[name])
+                kept = max(gained.value, LEAST_SHARE * float(whole.mean()) / len(groups))
+                yield Sensitivity(Estimate(kept, gained.error), sum(errors[name] for name in group))
+        finally:
+            for name in names:
+                engine.load().replace(self.own[name])
 
     def noise(self, groups: list[list[str]]) -> float:
         """The divergence of a model that is all but the same, as its activations are rounded otherwise.
@@ -161,16 +203,20 @@ class _Prober:
         fmt = by_name(types[tensor.shape[-1] % by_name(types[0]).block != 0])
         importance = None if self.imatrix is None else self.imatrix.importance(name, tensor.shape)
         made = recode(tensor, fmt, importance=importance)
-        return recode(made.tensor, self.own[name].format).tensor, made.error**2
+        error = self.squared_error(name, fmt.name)
+        return recode(made.tensor, self.own[name].format).tensor, made.error**2 if error is None else error
 
     def _divergence(self) -> Estimate:
+        return mean(self._divergences())
+
+    def _divergences(self) -> F64:
         engine = self.model.engine
         kl = [
             compare(rows, base, targets).kl
             for window, bases in zip(self.windows, self.before, strict=True)
             for (rows, targets), base in zip(logits(engine, window, *step_sizes(engine)), bases, strict=True)
         ]
-        return mean(np.concatenate(kl))
+        return np.concatenate(kl)
 
 
 @dataclass(frozen=True)

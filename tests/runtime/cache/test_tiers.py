@@ -98,6 +98,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     return read_model(GGUFFile.open(tiny.write(tmp_path_factory.mktemp("plain") / "tiny.gguf")))
 
 
+def test_what_was_read_is_not_written_again(plain: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = start(plain, tmp_path)
+    reply(one, TOKENS[:300])
+    one.close()
+    again, saved = start(plain, tmp_path), list[int]()
+    save = again.engine.load().save
+    monkeypatch.setattr(again.engine.load(), "save", lambda *place: saved.append(place[1]) or save(*place))
+    assert reply(again, TOKENS[:320])[1] == 300
+    assert len(saved) == 2, "the page that was not full, and the one of the new end"
+    again.close()
+
+
 def test_a_prompt_that_diverges_within_a_page(plain: ModelSpec, tmp_path: Path) -> None:
     one = start(plain, tmp_path)
     reply(one, TOKENS[:300])
@@ -193,10 +205,10 @@ def test_a_request_that_is_cancelled_while_it_waits(plain: ModelSpec, tmp_path: 
     reading, go = Event(), Event()
     real = tiers.disk.get  # type: ignore[union-attr]
 
-    def slow(entry: object) -> object:
+    def slow(*given: object) -> object:
         reading.set()
         assert go.wait(HANG_S)
-        return real(entry)  # type: ignore[arg-type]
+        return real(*given)  # type: ignore[arg-type]
 
     tiers.disk.get = slow  # type: ignore[union-attr, method-assign, assignment]
     waiting, other = request(TOKENS[:300], 5, GREEDY), request(TOKENS[301:340], 5, GREEDY)
@@ -223,7 +235,7 @@ def test_a_disk_that_does_not_answer(
     one.close()
     monkeypatch.setattr(restore, "PATIENCE_S", 0.05)
     again, go = start(plain, tmp_path), Event()
-    monkeypatch.setattr(again.scheduler.restorer.tiers.disk, "get", lambda entry: go.wait(HANG_S) and None)  # type: ignore[union-attr]
+    monkeypatch.setattr(again.scheduler.restorer.tiers.disk, "get", lambda *given: go.wait(HANG_S) and None)  # type: ignore[union-attr]
     assert reply(again, TOKENS[:200]) == (expected, 0)
     assert any("was not read within" in record.getMessage() for record in caplog.records)
     go.set()

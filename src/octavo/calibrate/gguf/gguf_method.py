@@ -159,7 +159,7 @@ def _of_input(
     for name in names:
         weight, fmt, shape = stage.part(name, expert), job.types[name], stage.tensor(name).shape
         weights, power = importance_of(job, name, shape, expert), _output_power(weight, matrix)
-        if factor is None:
+        if factor is None or grid_of(fmt) is None:
             values, diagonal = on_host(weight), on_host(matrix.diagonal())
             weights = diagonal if weights is None and tokens else weights
             with about_tensor(name, expert):
@@ -198,8 +198,11 @@ def _placed(stored: QTensor, device: str | None) -> Any:
 
 
 def takes_gptq(job: QuantizeJob, name: str) -> bool:
-    """Whether a weight is one that errors are made up for in, if a product reads it."""
-    return name != TIED and _has_levels(job, name)
+    """Whether a weight is made as the model is run, if a product reads it.
+
+    In formats without levels that is by the encoder: what comes after has to see what it is given.
+    """
+    return name != TIED and name in job.types and not job.types[name].is_float and _has_no_scale(job, name)
 
 
 def is_embedding(job: QuantizeJob, name: str) -> bool:
@@ -208,8 +211,10 @@ def is_embedding(job: QuantizeJob, name: str) -> bool:
 
 
 def _has_levels(job: QuantizeJob, name: str) -> bool:
-    if name not in job.types or grid_of(job.types[name]) is None:
-        return False
+    return name in job.types and grid_of(job.types[name]) is not None and _has_no_scale(job, name)
+
+
+def _has_no_scale(job: QuantizeJob, name: str) -> bool:
     return all(tensor.scale is None for tensor in job.source.tensors if tensor.name == name)
 
 
@@ -227,6 +232,7 @@ class GgufMethod:
     samples   windows of the text that are run, at most
     context   tokens of a window (default: CONTEXT, or what the model was made for)
     device, threads  as of `octavo.load`
+    grids     formats without levels, as IQ1 to IQ3, are left to the encoder, where they would be refused
     progress  is told a tensor's name, and how much of the model was run
     work      a folder in which what is made is kept until all is
     resume    go on from what a run that was killed has left in `work`; it gives the same bytes
@@ -247,6 +253,7 @@ class GgufMethod:
     progress: Progress | None = None
     work: str | None = None
     resume: bool = False
+    grids: bool = False
 
     def __call__(self, job: QuantizeJob) -> GgufResult:
         self.require(job)
@@ -270,7 +277,8 @@ class GgufMethod:
         """Raise UsageError for an unknown kind, and for formats that errors can't be made up for in."""
         if self.kind not in KINDS:
             raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
-        require_levels(job)
+        if not self.grids:
+            require_levels(job)
 
     @memory_told("the method")
     def _make_all(

@@ -127,7 +127,7 @@ def _show(found: Judgement) -> None:
     by = f"{found.clusters:,} cluster{'s' * (found.clusters != 1)}"
     few = found.clusters < LEAST
     print(
-        f"base {printable(found.base)}, perplexity {_interval(found.base_perplexity, '.4g')}\n"
+        f"base {printable(found.base)}, perplexity {interval(found.base_perplexity, '.4g')}\n"
         f"text {printable(found.text)}{f', sha256 {found.text_sha256[:16]}' if found.text_sha256 else ''}: "
         f"{found.positions:,} positions, {where} of {found.windows:,} window{'s' * (found.windows != 1)} of "
         f"{found.context:,}; "
@@ -169,15 +169,16 @@ def _show_noise(found: Judgement) -> None:
 def _row(verdict: Verdict) -> tuple[str, ...]:
     v = verdict
     return (
-        str(v.rank), printable(v.name), sizes.size(v.sizes.body), f"{v.sizes.body_bits:.2f}", _interval(v.kl, ".3g"),
-        f"{v.p99.value:.3g}", _interval(v.same_top, ".1%"), _interval(v.ratio, ".4g"),
+        str(v.rank), printable(v.name), sizes.size(v.sizes.body), f"{v.sizes.body_bits:.2f}", interval(v.kl, ".3g"),
+        f"{v.p99.value:.3g}", interval(v.same_top, ".1%"), interval(v.ratio, ".4g"),
         "" if v.noise is None else f"{v.noise:.2g}", "" if v.worth is None else f"{v.worth:+.2f}",
     )
 
 
-def _interval(interval: Interval, form: str) -> str:
-    ends = f" [{interval.low:{form}}, {interval.high:{form}}]" if interval.known else ""
-    return f"{interval.value:{form}}{ends}"
+def interval(value: Interval, form: str) -> str:
+    """A value in a format, with the ends of its interval if it has one."""
+    ends = f" [{value.low:{form}}, {value.high:{form}}]" if value.known else ""
+    return f"{value.value:{form}}{ends}"
 
 
 def add_to(app: typer.Typer) -> None:

@@ -93,15 +93,20 @@ def write_report(
     return found
 
 
-def render(found: Findings) -> str:
-    """The page. The same findings give the same bytes. Raises UsageError where matplotlib is missing."""
-    model = found.model
-    environment = Environment(
+def environment() -> Environment:
+    """Where templates of this folder are read, with what their macros use."""
+    made = Environment(
         loader=PackageLoader("octavo.evals.report", ""), autoescape=True, finalize=as_text, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )
-    environment.filters |= {"percent": percent, "size": size, "shown": shown}
-    return environment.get_template("page.html").render(
+    made.filters |= {"percent": percent, "size": size, "shown": shown}
+    return made
+
+
+def render(found: Findings) -> str:
+    """The page. The same findings give the same bytes. Raises UsageError where matplotlib is missing."""
+    model = found.model
+    return environment().get_template("page.html").render(
         version=__version__, title=model.name or os.path.basename(model.path), model=model,
         verdict=verdict(model, found.quality), bad=[t for t in model.tensors if t.bad],
         summary=summary(model, found.quality), errors=errors(model), worst=worst(model, found.advice, found.text),

@@ -47,6 +47,8 @@ SAMPLE = 1 << 18
 """Values of a tensor that its errors are measured on; rows evenly spaced."""
 Offers = dict[str, list[BlockFormat]]
 """Types that each tensor may be given."""
+Errors = Mapping[str, Mapping[str, float]]
+"""The relative squared error that a type makes, by tensor and by type."""
 Slopes = Callable[[ModelSource, list[str]], Mapping[str, float]]
 """What a relative squared error of 1 costs in each of the named tensors."""
 MEASURED, GUESSED = "KL divergence", "relative squared error of the output"
@@ -195,34 +197,42 @@ def offers(source: ModelSource, choices: Choices, imatrix: Imatrix | None = None
     return found
 
 
-def candidates(
+def type_errors(
     tensors: Iterable[SourceTensor],
     offered: Offers,
-    slopes: Mapping[str, float],
     *,
     imatrix: Imatrix | None = None,
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,
-) -> dict[str, list[Candidate]]:
-    """What each offered type takes and loses: the tensor's slope times the relative squared error of the type.
+) -> Errors:
+    """The relative squared errors of the types that tensors are offered, of some of their rows.
 
-    slopes    what a relative squared error of 1 costs, by tensor
     imatrix   weighs the errors
     progress  is told the name of each tensor before it is measured
     """
-    found: dict[str, list[Candidate]] = {}
+    found = dict[str, dict[str, float]]()
     for tensor in tensors:
         if progress is not None:
             progress(tensor.name)
-        loaded = tensor.load()
         importance = None if imatrix is None else imatrix.importance(tensor.name, tensor.shape)
-        sample, weights = sampled(loaded, importance)
-        slope = slopes[tensor.name]
-        found[tensor.name] = [
-            Candidate(fmt.name, type_bytes(tensor, fmt), slope * _error(tensor, sample, fmt, weights, threads))
-            for fmt in offered[tensor.name]
-        ]
+        sample, weights = sampled(tensor.load(), importance)
+        found[tensor.name] = {
+            fmt.name: _error(tensor, sample, fmt, weights, threads) for fmt in offered[tensor.name]
+        }
     return found
+
+
+def candidates(
+    tensors: Iterable[SourceTensor], offered: Offers, slopes: Mapping[str, float], errors: Errors
+) -> dict[str, list[Candidate]]:
+    """What each offered type takes and loses: the tensor's slope, what an error of 1 costs, times that of the type."""
+    return {
+        t.name: [
+            Candidate(fmt.name, type_bytes(t, fmt), slopes[t.name] * errors[t.name][fmt.name])
+            for fmt in offered[t.name]
+        ]
+        for t in tensors
+    }
 
 
 def sampled(tensor: QTensor, importance: F32 | None) -> tuple[QTensor, F32 | None]:
@@ -349,7 +359,7 @@ def quantize_to_size(
         grids_by = weights if method is None else None  # in grids no method makes up for errors
         offered = offers(source, choices or Choices(), grids_by, bits * GRIDS_FROM)
         stored = {t.name: t.type_name for t in source.tensors}
-        changed = {name: kinds[0] for name, kinds in offered.items() if kinds[0].name != stored[name]}
+        changed = {name: smallest(kinds) for name, kinds in offered.items() if smallest(kinds).name != stored[name]}
         require_sources(QuantizeJob(source, str(target), changed, None), allow_requantize)
         header = header_bytes(source, weights, method=method is not None)
         budget = target.tensor_bytes(source, header)
@@ -376,6 +386,7 @@ def fit_types(
     nbytes: int,
     slopes: Mapping[str, float],
     *,
+    errors: Errors | None = None,
     imatrix: Imatrix | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -384,7 +395,7 @@ def fit_types(
 
     offered  types that tensors may be given, of `offers`; the others stay as they are
     slopes   what a relative squared error of 1 costs, by tensor
-    imatrix  weighs the errors
+    errors   of these types, where they are known; else they are measured, weighed by `imatrix`
 
     Raises UsageError for a size that the smallest types do not reach.
     """
@@ -392,13 +403,19 @@ def fit_types(
     kept = source.nbytes - sum(t.nbytes for t in free)
     done = iter(range(len(free)))
     tell = (lambda name: progress(f"trying types of {name}", next(done), len(free))) if progress is not None else None
-    found = candidates(free, offered, slopes, imatrix=imatrix, threads=threads, progress=tell)
-    chosen = solve_knapsack(found, nbytes - kept)
+    if errors is None:
+        errors = type_errors(free, offered, imatrix=imatrix, threads=threads, progress=tell)
+    chosen = solve_knapsack(candidates(free, offered, slopes, errors), nbytes - kept)
     return Fit(
         {name: by_name(c.type_name) for name, c in chosen.items()},
         kept + sum(c.nbytes for c in chosen.values()),
         sum(c.loss for c in chosen.values()),
     )
+
+
+def smallest(kinds: Sequence[BlockFormat]) -> BlockFormat:
+    """The type with the fewest bits."""
+    return min(kinds, key=lambda fmt: fmt.bits_per_weight)
 
 
 def least_bytes(source: ModelSource, offered: Offers) -> int:

@@ -91,12 +91,13 @@ class DiskTier:
             return self._path(entry).exists()
         return True
 
-    def get(self, entry: Entry) -> Found | None:
-        """An entry as it was written; None where it is not here, or damaged, which is told."""
+    def get(self, entry: Entry, into: U8 | None = None) -> Found | None:
+        """An entry as it was written, its data in the memory `into` if they fit; None where it is not here, or damaged,
+        which is told."""
         path = self._path(entry)
         try:
             with open_regular(path, "a kept prefix", FileError) as file:
-                found = read_entry(file, str(path))
+                found = read_entry(file, str(path), into)
             if found is None or found.entry != entry:
                 raise FileError("holds another prefix than its name says", file=path)
         except FileNotFoundError:

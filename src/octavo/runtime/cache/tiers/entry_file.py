@@ -51,15 +51,18 @@ def write_entry(file: IO[bytes], entry: Entry, data: U8, given_back: int = 0) ->
     file.write(data.data)
 
 
-def read_entry(file: IO[bytes], path: str) -> Found | None:
-    """The next entry of an open file; None at its end. Raises FileError for what is none, or damaged, and OSError."""
+def read_entry(file: IO[bytes], path: str, into: U8 | None = None) -> Found | None:
+    """The next entry of an open file; None at its end. Raises FileError for what is none, or damaged, and OSError.
+
+    into  memory for its data, if it has their size
+    """
     head = file.read(HEADER.size + CRC.size)
     if not head:
         return None
     entry, nbytes, given_back = _header(head, file, path)
     if nbytes > os.fstat(file.fileno()).st_size - file.tell():
         raise FileError("ends before its data does", file=path)
-    data = np.empty(nbytes, np.uint8)
+    data = np.empty(nbytes, np.uint8) if into is None or into.nbytes != nbytes else into
     if file.readinto(data.data) != nbytes:  # type: ignore[attr-defined]
         raise FileError("was cut while it was read", file=path)
     tokens = np.array(entry.tokens, "<i4").tobytes()

@@ -130,6 +130,11 @@ class PrefixTiers:
             self._queue.put(Write(entry, parts, given_back, nbytes))
         return True
 
+    def was_read(self, entry: Entry) -> None:
+        """An entry is on disk: sequences that have it need not be kept again so far."""
+        if entry.kind == "page":
+            self._known.add(entry.key)
+
     def _save(self, place: str, number: int) -> list[Saved]:
         return self.engine.load().save(place, number)
 

@@ -8,6 +8,7 @@ pages, the request gets the sequence itself.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ from queue import Empty, SimpleQueue
 from threading import Event, Semaphore
 from time import monotonic
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from octavo.errors import CacheFullError
 from octavo.formats.spec import U8
@@ -57,7 +60,8 @@ class Piece:
 class Restore:
     """What is found of a prompt: `sequence` has what is copied so far, `floor` tokens are here without it.
 
-    done  the request may begin
+    memory  what was read there is copied, so that others may be read there
+    done    the request may begin
     """
 
     tokens: Seq[int]
@@ -66,6 +70,7 @@ class Restore:
     floor: int
     pieces: SimpleQueue[Piece | None] = field(default_factory=SimpleQueue)
     ahead: Semaphore = field(default_factory=lambda: Semaphore(READ_AHEAD))
+    memory: deque[U8] = field(default_factory=deque)
     heard: float = field(default_factory=monotonic)
     done: bool = False
 
@@ -114,6 +119,8 @@ class Restorer:
             left -= 1
             if piece is None or not copied(self.engine, restore.sequence, restore.salt, piece):
                 self.end(restore)
+            elif isinstance(piece.data, np.ndarray):
+                restore.memory.append(piece.data)
         return restore.done
 
     def wait(self, seconds: float) -> None:
@@ -159,7 +166,7 @@ class Restorer:
         try:
             for entry, start, n in self._found(restore, have):
                 restore.ahead.acquire()
-                piece = None if restore.done else self._piece(entry, start, n)
+                piece = None if restore.done else self._piece(entry, start, n, restore.memory)
                 if piece is None:
                     return
                 restore.pieces.put(piece)
@@ -170,13 +177,14 @@ class Restorer:
             restore.pieces.put(None)
             self._arrived.set()
 
-    def _piece(self, entry: Entry, start: int, n: int) -> Piece | None:
+    def _piece(self, entry: Entry, start: int, n: int, memory: deque[U8]) -> Piece | None:
         host, disk = self.tiers.host, self.tiers.disk
         if host is not None and (kept := host.get(entry)) is not None:
             return Piece(entry, start, n, *kept)
-        read = None if disk is None else disk.get(entry)
+        read = None if disk is None else disk.get(entry, memory.popleft() if memory else None)
         if read is None or len(read.data) % max(self.engine.load().saved_bytes(PLACES[entry.kind]), 1):
             return None
+        self.tiers.was_read(entry)
         return Piece(entry, start, n, read.data, read.given_back)
 
     def _found(self, restore: Restore, have: int) -> Iterator[tuple[Entry, int, int]]:
