@@ -17,7 +17,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.models.shared.next_layer import head_of
 from octavo.runtime import loading
-from octavo.runtime.cache.hidden_rows import MOST, HiddenRows
+from octavo.runtime.cache.hidden_rows import BEYOND, MOST, HiddenRows
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.grammar.grammar import Grammar, Grammars
@@ -244,6 +244,12 @@ def test_rows() -> None:
     assert rows.take(11) == (11, [])
     rows.put(14, np.zeros((MOST, 2), np.float32))
     assert (rows.start, len(rows.rows)) == (14, MOST)
+    for i in range(BEYOND + 1):
+        assert len(rows.rows) == MOST + i
+        rows.add(14 + MOST + i, values[0])
+    assert (rows.start, len(rows.rows)) == (14 + BEYOND + 1, MOST)
+    rows.add(rows.start + 5, values[1])
+    assert np.array_equal(np.stack(rows.rows)[5:], values[1:2])
 
 
 def test_loading(alphabet_path: str, tmp_path: Path) -> None:

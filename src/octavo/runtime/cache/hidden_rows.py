@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from octavo.formats.spec import F32
 
-MOST = 512
-"""Rows that are kept of a sequence: a head reads no more of what comes before its first draft."""
+MOST, BEYOND = 512, 64
+"""Rows that are kept of a sequence, as a head reads no more of what comes before its first draft; and how many more
+there may be until the first ones go."""
 
 
 class HiddenRows:
@@ -29,6 +30,13 @@ class HiddenRows:
         if (more := len(self.rows) - MOST) > 0:
             del self.rows[:more]
             self.start += more
+
+    def add(self, start: int, row: F32) -> None:
+        """Have that of a step of one token, [width]."""
+        if start - self.start == len(self.rows) < MOST + BEYOND:
+            self.rows.append(row)
+        else:
+            self.put(start, row[None])
 
     def take(self, stop: int) -> tuple[int, list[F32]]:
         """The first position and the rows up to `stop`, of which the last one stays; none where it is missing."""

@@ -98,9 +98,11 @@ def make_batch(
 def places(feeds: Seq[Feed]) -> list[tuple[Sequence, int, int, int]]:
     """Of each feed of a batch its sequence, its first position, and where its tokens begin and end in the batch."""
     found, at = [], 0
-    for feed in sorted(feeds, key=lambda f: len(f.tokens) != 1):
-        found.append((feed.sequence, feed.start, at, at + len(feed.tokens)))
-        at += len(feed.tokens)
+    ordered = feeds if all(len(f.tokens) == 1 for f in feeds) else sorted(feeds, key=lambda f: len(f.tokens) != 1)
+    for feed in ordered:
+        sequence, stop = feed.sequence, at + len(feed.tokens)
+        found.append((sequence, len(sequence.tokens) + feed.ahead, at, stop))
+        at = stop
     return found
 
 

@@ -36,7 +36,7 @@ from octavo.graph.shard import shard
 from octavo.models import ModelSpec
 from octavo.models.shared.head import HeadSpec
 from octavo.runtime.argument_checks import integer
-from octavo.runtime.cache.hidden_rows import MOST, HiddenRows
+from octavo.runtime.cache.hidden_rows import BEYOND, MOST, HiddenRows
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.state_pool import StatePool, slots_for
@@ -350,7 +350,7 @@ class Engine:
         needs = needs_of(self.schedule, self.backends, self.limits, self.ranks)
         if isinstance(self.model, HeadSpec):
             shared = {w.name: w.tensor.nbytes for w in self.graph.leaves("weight") if w.name in self._shared}
-            rows = 0 if self.on_device else 4 * MOST * self.model.width * self.config.max_sequences
+            rows = 0 if self.on_device else 4 * (MOST + BEYOND) * self.model.width * self.config.max_sequences
             needs = replace(needs, weights=max(0, needs.weights - sum(shared.values())), work=needs.work + rows)
         return needs if self._adapted_schedule is None else needs.beside(self._adapted_schedule, self.limits)
 
@@ -440,9 +440,12 @@ class Engine:
                 self.hidden = hidden
                 return found
             for sequence, start, first, stop in of:
-                if sequence.hidden is None:
-                    sequence.hidden = HiddenRows()
-                sequence.hidden.put(start, hidden[first:stop])
+                if (rows := sequence.hidden) is None:
+                    rows = sequence.hidden = HiddenRows()
+                if stop == first + 1:
+                    rows.add(start, hidden[first])
+                else:
+                    rows.put(start, hidden[first:stop])
             return found
 
         return StepHandle(handle.values[:-1], read, handle.row)
