@@ -35,8 +35,8 @@ from octavo.runtime.speculation.drafted_request import after_draft
 
 log = logging.getLogger("octavo")
 
-SHARE = 0.2
-"""The weight of a new measurement in the running mean of times."""
+SHARE, SHARE_OF_LESS = 0.2, 0.5
+"""The weight of a new measurement in the running mean of times, and of a shorter one: the first passes bind calls."""
 CATCH_UP = 32
 """The most tokens that a pass reads of a request beside others; of more a pass of its own reads the first ones."""
 
@@ -144,7 +144,7 @@ class HeadDrafter:
                 after[request] = Feed(feed.sequence, [token], 1, hidden=hidden[i : i + 1])
         seconds = clock() - start
         before = self._seconds.get(len(step), seconds)
-        self._seconds[len(step)] = before + SHARE * (seconds - before)
+        self._seconds[len(step)] = before + (SHARE if seconds > before else SHARE_OF_LESS) * (seconds - before)
         return after
 
     def next_tokens(
