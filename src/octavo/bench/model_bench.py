@@ -81,7 +81,7 @@ def make_tests(prompt: int, generate: int, batches: Sequence[int] = (1,), depths
 
 def room(tests: Sequence[Trial]) -> int:
     """Tokens of context that the tests need."""
-    return max(t.depth + t.tokens for t in tests)
+    return max((t.depth + t.tokens for t in tests), default=1)
 
 
 def time_test(

@@ -52,11 +52,35 @@ def to_markdown(result: Result) -> str:
     head = ["test", "tok/s: median (mean ± deviation)"]
     for name in names[1:]:
         head += [f"{name} tok/s", "ratio"]
-    lines += _row([*head, "weights GB/s", "of read limit", "of first decode", "GOPS"])
-    lines += _row(["---", *["---:"] * (len(head) + 3)])
+    if result["tests"]:
+        lines += _row([*head, "weights GB/s", "of read limit", "of first decode", "GOPS"])
+        lines += _row(["---", *["---:"] * (len(head) + 3)])
     for test in result["tests"]:
         lines += _row(_cells(test, names))
+    if rows := result.get("speculation"):
+        lines += [*([""] if result["tests"] else []), *_speculation(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _speculation(rows: list[Result]) -> list[str]:
+    """A table of replies with drafts, and what simulated ones are."""
+    lines = _row(["drafts", "replies", "text", "tok/s", "without", "gain", "accepted", "tokens a step"])
+    lines += _row(["---", "---:", "---", *["---:"] * 5])
+    for row in rows:
+        simulated, share = row["simulated"], row["acceptance"]
+        lines += _row([
+            row["drafts"] if simulated is None else f"simulated {simulated:g}", str(row["replies"]),
+            row["settings"] if row["same"] else f"{row['settings']}, **another than without**",
+            f"{row['rate']:.1f}", f"{row['rate_without']:.1f}", f"**{row['gain']:.2f}**",
+            "no drafts" if share is None else f"{share:.0%} of {row['drafted']:,}", f"{row['tokens_a_step']:.2f}",
+        ])
+    if any(row["simulated"] is not None for row in rows):
+        lines += [
+            "",
+            "Simulated: a layer of the model and its output matrix compute each token of a draft; only the choice is "
+            "replaced, so that it is right with this probability if those before it are.",
+        ]
+    return lines
 
 
 def _count(number: int, what: str) -> str:

@@ -14,6 +14,7 @@ from octavo.bench import machine
 from octavo.bench.limits import read_limit_of
 from octavo.bench.model_bench import Progress, Trial, make_tests, peers_for, report, room, time_test
 from octavo.bench.peer import PeerSubject, worker_command
+from octavo.bench.speculation import Drafts, compared
 from octavo.bench.subject import EngineSubject, Subject, require_context
 from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
@@ -25,9 +26,12 @@ from octavo.models import read_model
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
+from octavo.runtime.loading import load
 from octavo.runtime.lora_adapters import Chosen, with_adapters
 
 SCHEMA = 1
+REPLY, PROMPT = 96, 64
+"""Tokens of replies that are compared with drafts and without, unless others are asked for; and of their prompts."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class BenchOptions:
     pipeline: int = 1
     n_cpu_moe: CpuExperts = 0
     override_tensor: Mapping[str, str] | None = None
+    drafts: Drafts | None = None
+    draft: str | None = None
     command: str = ""
 
 
@@ -60,7 +66,8 @@ def bench_model(path: str, options: BenchOptions, progress: Progress = lambda te
     Raises UsageError for options out of range and for adapters beside a peer, BackendError for a device or peer that is
     not there.
     """
-    tests = make_tests(options.prompt, options.generate, options.batches, options.depths)
+    drafts_alone = options.drafts is not None and not options.prompt and not options.generate
+    tests = [] if drafts_alone else make_tests(options.prompt, options.generate, options.batches, options.depths)
     if options.rounds < 1:
         raise UsageError(f"-r is {options.rounds} (allowed: 1 or more)")
     if options.peer and options.lora:
@@ -76,7 +83,24 @@ def bench_model(path: str, options: BenchOptions, progress: Progress = lambda te
             subjects.append(stack.enter_context(_peer(path, subject, tests, options, threads)))
         result = _header(file, subjects, options, threads, seconds)
         result["tests"] = _run(tests, subject, subjects, options.rounds, threads, progress)
+    if options.drafts is not None:
+        result["speculation"] = _speculation(path, options.drafts, options, progress)
     return result
+
+
+def _speculation(path: str, drafts: Drafts, options: BenchOptions, progress: Progress) -> list[dict[str, Any]]:
+    """A row for each number of replies and each way to sample them: with drafts and without."""
+    tokens = options.generate or REPLY
+    with load(
+        path, device=options.device, threads=options.threads, n_ctx=tokens + PROMPT, cache_type=options.kv,
+        gpu_layers=options.gpu_layers, n_cpu_moe=options.n_cpu_moe, override_tensor=options.override_tensor,
+        max_sequences=max(options.batches), speculate=drafts.setting,
+        draft=options.draft, lora=dict(options.lora) or None, pipeline=options.pipeline,
+    ) as model:
+        return [
+            compared(model, drafts, how, replies, tokens, options.rounds, progress)
+            for replies in options.batches for how in ("greedy", "sampled")
+        ]
 
 
 def _load(
@@ -85,7 +109,8 @@ def _load(
     model = with_adapters(read_model(file), options.lora)
     wanted = room(tests)
     require_context(model, wanted)
-    sequences = max(t.batch for t in tests) + 1  # and the first decode test's, which others are compared with
+    # and the first decode test's, which others are compared with
+    sequences = max((t.batch for t in tests), default=0) + 1
     backends, layers = backends_for(
         options.device, threads, options.gpu_layers, attention=options.attention,
         tensor_parallel=options.tensor_parallel, pipeline=options.pipeline,

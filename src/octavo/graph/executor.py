@@ -27,7 +27,7 @@ from octavo.graph.schedule import Schedule
 from octavo.progress import tell
 from octavo.sizes import size
 
-PLANS_KEPT, CAPTURED_KEPT = 32, 192
+PLANS_KEPT, CAPTURED_KEPT = 48, 192
 """Plans for different sizes of steps that an executor keeps, and where a backend is an AsyncBackend."""
 INPUT_ALIGNMENT = 64
 INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}

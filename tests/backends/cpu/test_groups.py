@@ -48,7 +48,7 @@ def test_packed_rows_are_those_of_the_format(fmt: BlockFormat) -> None:
 
 TILES_OF_AVX512 = """
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
-quantize.TILES = 16, 8, 4, 2, 1
+quantize.TILES = 16, 8
 from tests.backends.cpu.test_groups import COMMON, test_products
 test_products(COMMON[0], 19)
 """

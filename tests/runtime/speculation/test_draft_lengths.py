@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.runtime.speculation.draft_lengths import FIRST_BACKOFF, FIRST_TOKENS, MAX_BACKOFF, DraftLengths, StepCosts
+from octavo.runtime.speculation.draft_lengths import (
+    FIRST_BACKOFF,
+    FIRST_MEASURED,
+    FIRST_TOKENS,
+    LEAST_GAIN,
+    MAX_BACKOFF,
+    DraftLengths,
+    StepCosts,
+)
 from octavo.runtime.speculation.draft_record import FIRST_RATE, DraftRecord
 
 
@@ -21,6 +29,7 @@ def best(rate: float, costs: dict[int, float], making: float) -> int:
     """The length of one draft with the most tokens a second, tried one by one."""
     speeds = [sum(rate**i for i in range(n + 1)) / (np.interp(n, [0, *costs], [1, *costs.values()]) + making * n)
               for n in range(8)]
+    speeds[0] *= 1 + LEAST_GAIN
     return int(np.argmax(speeds))
 
 
@@ -77,6 +86,16 @@ def test_costs_of_steps() -> None:
     for _ in range(99):
         costs.add(5, 4, 0.9)
     assert costs.factor(5, 4) == 1.0, "more tokens take no less time"
+
+
+def test_a_step_that_others_held_up() -> None:
+    """The first measurement may be one of these, and later ones count for little."""
+    costs = StepCosts()
+    for factor in (9.0, *[1.2] * FIRST_MEASURED):
+        costs.add(1, 4, factor)
+    assert costs.factor(1, 4) == pytest.approx(1.2)
+    costs.add(1, 4, 50.0)
+    assert costs.factor(1, 4) < 1.5
 
 
 def test_the_first_steps_of_a_size_tell_nothing() -> None:

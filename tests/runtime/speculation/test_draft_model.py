@@ -20,6 +20,7 @@ from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.speculation import draft_model
 from octavo.runtime.speculation.draft_lengths import StepCosts
 from octavo.runtime.speculation.draft_model import CATCH_UP
+from octavo.runtime.speculation.step_sizes import StepSizes
 from tests.runtime.speculation.test_verification import DRAWN, GREEDY, PENALTY, PROMPTS, replies, request
 from tests.runtime.tiny import TOKENS as TEXTS
 from tests.runtime.tiny import tensors, write
@@ -33,6 +34,7 @@ LONG = np.random.default_rng(0).integers(0, 256, 3 * CATCH_UP).tolist()
 def _free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let drafts pay whatever time they take here."""
     monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
+    monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
     monkeypatch.setattr(draft_model.DraftModel, "seconds", lambda *_: 0.0)
 
 

@@ -26,6 +26,7 @@ from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation.draft_lengths import StepCosts
 from octavo.runtime.speculation.head_drafter import CATCH_UP, HeadDrafter
+from octavo.runtime.speculation.step_sizes import StepSizes
 from tests.runtime import tiny
 from tests.runtime.speculation.heads import block, write_head, write_with_head
 from tests.runtime.speculation.test_verification import DRAWN, GREEDY, PENALTY, PROMPTS, replies, request
@@ -38,6 +39,7 @@ LONG = np.random.default_rng(0).integers(0, 256, 3 * CATCH_UP).tolist()
 def _free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let drafts pay whatever time they take here."""
     monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
+    monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
     monkeypatch.setattr(HeadDrafter, "seconds", lambda *_: 0.0)
 
 
@@ -207,7 +209,7 @@ def test_on_the_cpu_bit_for_bit(tmp_path: Path, at_once: int) -> None:
             found.append(sorted(shown, key=lambda one: one[0]))
             counts.append(model.core.stats())
     assert found[0] == found[1]
-    assert counts[1].accepted_tokens > 100
+    assert counts[1].accepted_tokens > 80
     assert counts[1].drafted_tokens > counts[1].accepted_tokens + 20
     assert counts[1].steps < counts[0].steps
 

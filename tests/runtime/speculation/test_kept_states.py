@@ -21,6 +21,7 @@ from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation.draft_lengths import StepCosts
 from octavo.runtime.speculation.head_drafter import HeadDrafter
+from octavo.runtime.speculation.step_sizes import StepSizes
 from octavo.runtime.speculation.verification import NONE, Draft, Speculator
 from tests.runtime.speculation.test_verification import request
 from tests.runtime.stateful import SMALL, write
@@ -74,6 +75,7 @@ def teller(monkeypatch: pytest.MonkeyPatch, texts: list[list[int]]) -> None:
 def _free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let drafts pay whatever time they take here."""
     monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
+    monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
 
 
 def test_the_same_text(model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:

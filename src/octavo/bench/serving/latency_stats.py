@@ -64,6 +64,7 @@ def summary(replies: Sequence[StreamedReply], limits: Mapping[str, float]) -> di
         "seconds": seconds, "output_tokens": tokens,
         "input_tokens": sum(prompts) if len(prompts) == len(good) else None,
         "cached_tokens": sum(cached) if len(cached) == len(good) else None, "output_rate": tokens / seconds,
+        "accepted_tokens": sum(r.accepted for r in good), "rejected_tokens": sum(r.rejected for r in good),
         "total_rate": (tokens + sum(prompts)) / seconds if len(prompts) == len(good) else None,
         "request_rate": len(good) / seconds, "goodput": kept / seconds if limits else None,
         "kept": kept / len(replies) if limits else None, "ttft": distribution([r.ttft for r in good]),

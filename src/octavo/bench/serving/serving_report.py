@@ -50,16 +50,30 @@ def _asked(result: Result) -> str:
 
 
 def _requests(runs: Sequence[Result], judged: bool) -> tuple[list[str], list[list[str]]]:
+    drafted = any(_drafted(run) for run in runs)
     head = ["streams", "requests", "failed", "out tok/s", "all tok/s", "req/s", *(["goodput"] if judged else []),
-            *_heads("TTFT", "ITL", "TPOT"), "client CPU"]
+            *(["drafts accepted", "tokens a step"] if drafted else []), *_heads("TTFT", "ITL", "TPOT"), "client CPU"]
     rows = [
         [str(run["streams"]), str(run["requests"]), str(run["failed"]), _rate(run, "output_rate"),
          _rate(run, "total_rate"), _rate(run, "request_rate", 2),
          *([f"{_rate(run, 'goodput', 2)} ({run.get('kept') or 0:.0%})"] if judged else []),
-         *_percentiles(run, "ttft", "itl", "tpot"), f"{run['client_cpu']:.0%}"]
+         *(_of_drafts(run) if drafted else []), *_percentiles(run, "ttft", "itl", "tpot"), f"{run['client_cpu']:.0%}"]
         for run in runs
     ]
     return head, rows
+
+
+def _drafted(run: Result) -> int:
+    """Tokens of drafts, as the server's usage counts them."""
+    return int(run.get("accepted_tokens") or 0) + int(run.get("rejected_tokens") or 0)
+
+
+def _of_drafts(run: Result) -> list[str]:
+    """What share of drafts was accepted, and how many tokens of a reply a step brought by that."""
+    if not (drafted := _drafted(run)):
+        return ["", ""]
+    accepted, tokens = run["accepted_tokens"], run["output_tokens"]
+    return [f"{accepted / drafted:.0%} of {drafted:,}", f"{tokens / max(tokens - accepted, 1):.2f}"]
 
 
 def _among_streams(runs: Sequence[Result], judged: bool) -> tuple[list[str], list[list[str]]]:

@@ -19,6 +19,7 @@ class StreamedReply:
     arrivals  when each event with text came
     ended     when the stream ended, 0 before
     tokens    of the reply, as the server's usage says; else one for each piece
+    accepted, rejected  tokens of drafts, by the same
     error     what went wrong, or None
     """
 
@@ -29,6 +30,8 @@ class StreamedReply:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     tokens: int = 0
+    accepted: int = 0
+    rejected: int = 0
     error: str | None = None
 
     @property
@@ -120,6 +123,10 @@ def _note(reply: StreamedReply, data: bytes, now: float) -> None:
         if usage:
             reply.prompt_tokens, reply.tokens = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
             reply.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            details = usage.get("completion_tokens_details") or {}
+            reply.accepted, reply.rejected = (
+                int(details.get(f"{name}_prediction_tokens") or 0) for name in ("accepted", "rejected")
+            )
         text = "".join(map(_text, event.get("choices") or ()))
     except (ValueError, TypeError, LookupError, AttributeError):
         raise ReplyError(f"an event is {data[:120]!r} (allowed: a chunk of a completion)") from None

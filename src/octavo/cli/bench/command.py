@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,11 +17,14 @@ from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
-from octavo.cli.options import AsJson, Device, Threads, Where, gpu_layers
+from octavo.cli.options import AsJson, Device, Draft, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError
 from octavo.sizes import size
+
+if TYPE_CHECKING:
+    from octavo.bench.speculation import Drafts
 
 SHAPES = (
     "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-14b, qwen3-30b-a3b, qwen3.5-9b, lfm2-1.2b, granite-4.0-h-micro, "
@@ -31,6 +34,32 @@ app = App(cls=Commands, help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(grouped(gemm))
 app.command("serve")(grouped(serve))
 app.command("tune")(grouped(tune))
+
+
+@dataclass
+class DraftFlags:
+    """Replies with drafts."""
+
+    speculate: Annotated[
+        Literal["lookup", "mtp", "draft", "simulated"] | None,
+        typer.Option("--speculate", help="Also compare replies with drafts to those without."),
+    ] = None
+    draft: Draft = None
+    acceptance: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="How likely a token of simulated drafts is right, if those before it are."),
+    ] = None
+
+    @property
+    def drafts(self) -> Drafts | None:
+        """Raises UsageError for options that do not go together."""
+        if self.speculate is None and (self.draft is not None or self.acceptance is not None):
+            raise UsageError("--draft and --acceptance are of --speculate draft and simulated, which is not given")
+        if (self.speculate == "draft") != (self.draft is not None):
+            raise UsageError("--speculate draft and --draft MODEL go together: one is given")
+        from octavo.bench.speculation import Drafts
+
+        return None if self.speculate is None else Drafts(self.speculate, self.acceptance)
 
 
 @dataclass
@@ -66,7 +95,7 @@ def model(
     peer_python: Annotated[
         str | None, typer.Option(help="The Python that has the peer's package (default: this one).")
     ] = None,
-    *, where: Where, offline: Offline = False, told: Told,
+    *, where: Where, drafting: DraftFlags, offline: Offline = False, told: Told,
 ) -> None:
     """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
     from octavo.bench.machine import shortened
@@ -82,6 +111,7 @@ def model(
         device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),
         lora=tuple(adapters(where.lora, offline).items()), tensor_parallel=where.tensor_parallel,
         pipeline=where.pipeline, n_cpu_moe=where.cpu_experts, override_tensor=where.overrides,
+        drafts=drafting.drafts, draft=None if drafting.draft is None else local(drafting.draft, offline),
         command=shortened(["octavo", *sys.argv[1:]]),
     )
     if output is not None and not os.path.isdir(output):

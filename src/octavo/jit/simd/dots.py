@@ -146,7 +146,7 @@ def _dots(b, begins, vectors, x, offset, run):
             for t, so_far in enumerate(sums):
                 four = b.bitcast(repeat(b, load_at(b, x, I32, 32 * t + offset + 4 * j)), V_U8)
                 sums[t] = b.add(so_far, by_parts(b, "llvm.x86.avx2.pmadd.ub.sw", V_I16, 16, vector, four))
-            sums = in_order(b, sums) if len(sums) > FEW else sums
+            sums = in_order(b, sums) if len(sums) > 1 else sums
         pairs = (pair_products(b, pair_sums, fill(V_I16, 1)) for pair_sums in sums)
         totals = [b.add(total, more) for total, more in zip(totals, pairs, strict=True)]
     yield from totals

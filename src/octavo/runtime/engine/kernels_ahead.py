@@ -14,8 +14,8 @@ from octavo.graph.protocol import Backend, ForecastingBackend, StandIn
 from octavo.graph.schedule import Schedule
 from octavo.runtime.sampling.top_k import BEST, CANDIDATES, CHANGED, LOGITS
 
-PROMPTS = (31, 7, 3)
-"""Tokens of prompts: whole tiles of each size and smaller ones for the rest, whatever the largest tile is."""
+PROMPTS = (31, 6, 5, 4, 3, 2)
+"""Tokens of prompts: whole tiles of each size, and each number of tokens that may be left, whatever the tiles are."""
 
 
 def compile_ahead(schedule: Schedule, backends: Sequence[Backend], limits: Sizes) -> None:

@@ -8,16 +8,22 @@ section 3.5, choose one length from a fixed ratio of costs).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-SHARE = 0.2
-"""The weight of a new measurement in a running mean."""
+SHARE, FIRST_MEASURED, MOST_UNUSUAL = 0.2, 3, 2.0
+"""The weight of a new measurement in a running mean; how many are seen before there is one, the least of which counts;
+and how many times the mean one counts at most: others may have the machine for a while."""
+LEAST_GAIN = 0.02
+"""Steps with drafts are to have so much more tokens a second than those without: less is not worth an error."""
 FIRST_TOKENS = 3
 """The most tokens of a draft while nothing is known of what they take."""
-PLAIN_EVERY = 64
+PLAIN_EVERY = 32
 """Steps with drafts of which one goes without, to see what that takes now."""
+NOTICED = 0.05
+"""By as much a rate has to rise above those that drafts did not pay with, to be looked at before it is time."""
 FIRST_BACKOFF, MAX_BACKOFF = 16, 512
 """Steps without a draft before one is tried again, where drafts did not pay; twice as many each time."""
 
@@ -27,12 +33,17 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._factors: dict[int, dict[int, float]] = {}
+        self._seen = Counter[tuple[int, int]]()
 
     def add(self, replies: int, tokens: int, factor: float) -> None:
         """Learn from a step with this many tokens of drafts."""
-        known = self._factors.setdefault(_class(replies), {})
+        known, size = self._factors.setdefault(_class(replies), {}), (_class(replies), tokens)
         before = known.get(tokens, factor)
-        known[tokens] = max(before + SHARE * (factor - before), 1.0)
+        self._seen[size] += 1
+        if self._seen[size] <= FIRST_MEASURED:
+            known[tokens] = max(min(before, factor), 1.0)
+        else:
+            known[tokens] = max(before + SHARE * (min(factor, MOST_UNUSUAL * before) - before), 1.0)
 
     def known(self, replies: int) -> int:
         """The most tokens of drafts of which it is known; 0 for none."""
@@ -61,18 +72,19 @@ class DraftLengths:
     """
 
     def __init__(self, most: int, seconds: Callable[[int], float]) -> None:
-        self.most, self._seconds = most, seconds
+        self.most, self.seconds = most, seconds
         self.costs = StepCosts()
         self._seen: dict[tuple[int, int], int] = {}
         self._skipped: dict[int, int] = {}
         self._backoff: dict[int, int] = {}
         self._drafted: dict[int, int] = {}
+        self._declined: dict[int, float] = {}
 
     def choose(
         self, replies: int, rates: Sequence[float], most: Sequence[int], *, room: int, pass_seconds: float = 0.0,
-        taken: Sequence[float] = (),
+        taken: Sequence[float] = (), some: bool = False,
     ) -> list[int]:
-        """For each of some of the `replies` the length of its draft, 0 for none.
+        """For each of some of the `replies` the length of its draft, 0 for none; not for all of them if `some`.
 
         rates         how likely a token is to be accepted, if those before it are
         most          the most tokens of each draft
@@ -80,7 +92,7 @@ class DraftLengths:
         room          the most tokens of drafts in the step
         taken         how likely each token is to be accepted that the step has already
         """
-        known, base = self.costs.known(replies), self._seconds(replies)
+        known, base = self.costs.known(replies), self.seconds(replies)
         if not base:  # a step without drafts comes first
             return [0] * len(rates)
         room = min(room, 2 * known if known else FIRST_TOKENS * max(1, min(len(rates), 2)))
@@ -89,7 +101,8 @@ class DraftLengths:
             key=lambda gain: (-gain[0], gain[1]),
         )
         before = replies + sum(taken)
-        best, chosen = before / self.costs.factor(replies, len(taken)), [0] * len(rates)
+        best = 0.0 if some else (1 + LEAST_GAIN) * before / self.costs.factor(replies, len(taken))
+        chosen = [0] * len(rates)
         for longest in range(1, max(most, default=0) + 1) if pass_seconds else [self.most]:
             tokens, expected = len(taken), before
             lengths = [0] * len(rates)
@@ -103,15 +116,18 @@ class DraftLengths:
         return chosen
 
     def plan(self, replies: int, rates: Sequence[float], most: Sequence[int], **more: Any) -> list[int]:
-        """The lengths of `choose` where there are to be drafts, and of one short draft where these are tried again."""
+        """The lengths of `choose` where there are to be drafts; where these are tried again, those that lose least."""
         if not rates:
             return []
+        size, best = _class(replies), max(rates)
+        if self.rests(replies) and best <= self._declined.get(size, 0.0):
+            self.pays(replies, ())
+            return [0] * len(rates)
         lengths = self.choose(replies, rates, most, **more)
+        self._declined[size] = 0.0 if any(lengths) else best + NOTICED
         if not self.pays(replies, lengths):
             return [0] * len(rates)
-        if not any(lengths):
-            lengths[max(range(len(rates)), key=rates.__getitem__)] = FIRST_TOKENS
-        return lengths
+        return lengths if any(lengths) else self.choose(replies, rates, most, some=True, **more)
 
     def rests(self, replies: int) -> bool:
         """Whether drafts did not pay lately, and it is not yet time to try one again."""
@@ -121,7 +137,7 @@ class DraftLengths:
     def pays(self, replies: int, lengths: Sequence[int]) -> bool:
         """Whether there are drafts; now and then also where they did not pay lately, to see whether they do again."""
         size = _class(replies)
-        if not self._seconds(replies):
+        if not self.seconds(replies):
             return False
         if any(lengths):
             self._skipped[size], self._backoff[size] = 0, FIRST_BACKOFF
@@ -135,7 +151,7 @@ class DraftLengths:
 
     def observe(self, replies: int, tokens: int, seconds: float, unusual: int) -> None:
         """Learn from a step with this many tokens of drafts; the first `unusual` ones of a size take longer."""
-        size, base = (replies, tokens), self._seconds(replies)
+        size, base = (replies, tokens), self.seconds(replies)
         self._seen[size] = self._seen.get(size, 0) + 1
         if self._seen[size] > unusual and base:
             self.costs.add(replies, tokens, seconds / base)

@@ -25,8 +25,8 @@ from octavo.runtime.speculation.drafted_request import after_draft
 
 log = logging.getLogger("octavo")
 
-SHARE = 0.2
-"""The weight of a new measurement in the running mean of times."""
+SHARE, SHARE_OF_LESS = 0.2, 0.5
+"""The weight of a new measurement in the running mean of times, and of a shorter one: the first passes bind calls."""
 CATCH_UP = 32
 """The most tokens that a sequence lacks where a draft is begun; of a longer prompt a step computes a part first."""
 
@@ -91,7 +91,7 @@ class DraftModel:
             sampled = self._sampler.step(feeds, sampling)
         seconds = clock() - start
         before = self._seconds.get(len(feeds), seconds)
-        self._seconds[len(feeds)] = before + SHARE * (seconds - before)
+        self._seconds[len(feeds)] = before + (SHARE if seconds > before else SHARE_OF_LESS) * (seconds - before)
         tokens = ((request, sampled[after]) for request, (after, _) in zip(requests, sampling, strict=True))
         return {request: one.token for request, one in tokens if isinstance(one, SampledToken)}
 

@@ -37,8 +37,8 @@ from octavo.runtime.speculation.guesses import Guesses
 
 log = logging.getLogger("octavo")
 
-SHARE = 0.2
-"""The weight of a new measurement in the running mean of times."""
+SHARE, SHARE_OF_LESS = 0.2, 0.5
+"""The weight of a new measurement in the running mean of times, and of a shorter one: the first passes bind calls."""
 AT_ONCE = 8
 """The most tokens of a draft that are made in one step."""
 CATCH_UP = 32
@@ -157,7 +157,7 @@ class HeadDrafter:
             self._sizes.add(size)
             return
         before = self._seconds.get(requests, seconds)
-        self._seconds[requests] = before + SHARE * (seconds - before)
+        self._seconds[requests] = before + (SHARE if seconds > before else SHARE_OF_LESS) * (seconds - before)
 
     def _pass(
         self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], lengths: Mapping[Request, int]

@@ -23,11 +23,12 @@ from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.scheduler.scheduler import ScheduledStep
 from octavo.runtime.speculation.draft_lengths import DraftLengths
-from octavo.runtime.speculation.draft_record import DrafterName
+from octavo.runtime.speculation.draft_record import Acceptance, DrafterName
 from octavo.runtime.speculation.drafted_request import DraftConstraint, after_draft
 from octavo.runtime.speculation.drafter import Drafter
 from octavo.runtime.speculation.history_drafter import HistoryDrafter
 from octavo.runtime.speculation.kept_states import KeptStates, can_go_back
+from octavo.runtime.speculation.step_sizes import StepSizes
 
 MOST_TOKENS = 7
 """Tokens of a draft at the most."""
@@ -56,6 +57,7 @@ class Speculator:
     ) -> None:
         self.sampler, self.engine, self.drafters, self._lookup = sampler, sampler.engine, drafters, lookup
         self.lengths, self.history = DraftLengths(MOST_TOKENS, budget.seconds), HistoryDrafter()
+        self.usual, self.sizes = Acceptance(), StepSizes()
 
     def drafts(self, step: ScheduledStep) -> Drafts:
         """Drafts for a step of replies, whose pages are there; none where they don't pay."""
@@ -64,17 +66,34 @@ class Speculator:
         replies = step.num_decodes
         requests = [request for request, _ in step.parts if self._can_draft(request)]
         room = self.engine.limits["outputs"] - replies
+        for request in requests:
+            request.drafts.acceptance.usual = self.usual
+            request.drafts.compare(request.tokens)
         known = {request: draft for request in requests if (draft := self._known(request)).tokens}
         found = self._shortened(known, replies, room)
+        for request, draft in known.items():
+            if request not in found:
+                request.drafts.leave_untried(draft.drafter, len(request.tokens), draft.tokens[0])
         for drafter in self.drafters:
             if others := [r for r in requests if r not in found]:
                 found |= self._drafted(drafter, others, found, replies, room)
+        if not found:
+            return {}
+        if not self.engine.pads:
+            found = self._fitted(found, replies)
         found = {request: draft for request, draft in found.items() if _is_foreseen(request, draft)}
         held = {r: DraftConstraint(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
         wait_while_due(held.values())
         ready = [(r, draft) for r, draft in found.items() if r not in held or held[r].pending_mask is None]
         states = self.engine.pool.states
         return dict(ready if states is None else ready[: states.free])
+
+    def _fitted(self, found: Drafts, replies: int) -> dict[Request, Draft]:
+        """Drafts cut to a size of step that need not be bound first, or may be."""
+        lengths = [len(draft.tokens) for draft in found.values()]
+        lengths = self.sizes.fitted(replies, lengths, self.lengths.seconds(replies))
+        pairs = zip(found.items(), lengths, strict=True)
+        return {request: draft._replace(tokens=draft.tokens[:n]) for (request, draft), n in pairs if n}
 
     def _known(self, request: Request) -> Draft:
         """A draft that costs nothing to make."""
@@ -196,8 +215,11 @@ class Speculator:
 
     def observe(self, step: ScheduledStep, drafts: Drafts, seconds: float) -> None:
         """Learn what tokens of drafts cost from a step that had them; one of a new size takes longer than others."""
-        tokens = sum(len(draft.tokens) for draft in drafts.values())
-        self.lengths.observe(step.num_decodes, tokens, seconds, 2 if self.engine.pads else 1)
+        lengths, replies = [len(draft.tokens) for draft in drafts.values()], step.num_decodes
+        tokens, usual = sum(lengths), self.lengths.seconds(replies)
+        usual *= self.lengths.costs.factor(replies, tokens)
+        if self.engine.pads or self.sizes.add(replies, lengths, seconds, usual):
+            self.lengths.observe(replies, tokens, seconds, 2 if self.engine.pads else 0)
 
 
 def _last(request: Request, sampled: Sequence[SampledToken | Exception]) -> int:

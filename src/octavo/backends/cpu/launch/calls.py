@@ -25,7 +25,7 @@ FLOAT_TILES = tuple(n for n in quantize.TILES if n <= 8)
 
 
 def tiles_of(weight: Weight) -> tuple[int, ...]:
-    """Tokens of the tiles that products with a weight are made of, the largest first."""
+    """Tokens of the whole tiles that products with a weight are made of, the largest first; see `quantize.TILES`."""
     return quantize.TILES if isinstance(weight, TiledWeight) else FLOAT_TILES
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind, pair_function
 from octavo.backends.cpu.matmul.kernel import bias_of_group, scale_of_group, super_minima, super_scales
 from octavo.backends.cpu.matmul.quantize_kernel import BLOCK_BYTES
-from octavo.backends.cpu.matmul.tasks import bytes_ahead, finish
+from octavo.backends.cpu.matmul.tasks import finish
 from octavo.backends.cpu.matmul.tile_sweep import (
     PANEL_SUMS,
     PANELS,
@@ -67,6 +67,9 @@ from octavo.jit.simd.bf16 import (
     store_code_pairs,
 )
 from octavo.jit.simd.lanes import F32_KIND, load_lanes
+
+AHEAD = 4352
+"""How far ahead of the block in work weights are fetched."""
 
 PRODUCT = record("weights rows k panels", "x y y_stride tokens", "terms term_count", "table scales")
 """As `tasks.PRODUCT`, but for
@@ -138,7 +141,7 @@ def _product(unpack: Any, parts: int, *, scaled: bool) -> Any:
 
 def _unpack_floats(kind: Kind, group: int) -> Any:
     """A function (arguments, panel, first step, steps, memory) that makes tiles of floats; what is past K is 0."""
-    width, tile_bytes, ahead, split, grouped = WIDTH[kind], TILE_BYTES, bytes_ahead(), kind == "f16", group > 0
+    width, tile_bytes, ahead, split, grouped = WIDTH[kind], TILE_BYTES, AHEAD, kind == "f16", group > 0
     load = {"f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}[kind]
     both_of, chunk, line_bytes = pair_function(kind), parts_of(kind) * TILE_BYTES, 32 * WIDTH[kind]
 
@@ -182,7 +185,7 @@ def _unpack_blocks(layout: TiledLayout) -> Any:
     block_bytes, groups, signed = layout.block_bytes, layout.groups, int(layout.offset != 0)
     codes_of, scale_of, bias_of = unpack_codes(layout), super_scales(layout), super_minima(layout)
     scale_in, bias_in, tile_bytes = scale_of_group(layout), bias_of_group(layout), TILE_BYTES
-    ahead, code_bytes, half, raised = bytes_ahead(), ROWS * STEP, ROWS * STEP // 2, layout.offset != 0
+    ahead, code_bytes, half, raised = AHEAD, ROWS * STEP, ROWS * STEP // 2, layout.offset != 0
 
     def unpack(a, panel, start, steps, memory):
         codes = stack(code_bytes)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from octavo.backends.cpu.matmul.rows_kernel import GET_ROWS
-from octavo.backends.cpu.matmul.tasks import PRODUCT, bytes_ahead, product
+from octavo.backends.cpu.matmul.tasks import AHEAD, PRODUCT, product
 from octavo.jit import host_cpu
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
@@ -73,7 +73,7 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
 
 def sums_function(kind: Kind, n: int) -> Any:
     """A function (w, x, stride, k) -> n vectors: of 16 rows, k vectors at w, their products with n tokens at x."""
-    load, width, ahead, pair = _LOADS[kind], WIDTH[kind], bytes_ahead(), pair_function(kind)
+    load, width, ahead, pair = _LOADS[kind], WIDTH[kind], AHEAD, pair_function(kind)
 
     def accumulate(w, x, stride, k):
         even, odd = zeros(n), zeros(n)  # n x [16] each

@@ -33,7 +33,7 @@ from typing import Any
 
 from octavo.backends.cpu.matmul.quantize_kernel import BLOCK_BYTES, TILES, WORD_BLOCK_BYTES, WORDS
 from octavo.backends.cpu.matmul.staged_kernel import PIECE, staged_product
-from octavo.backends.cpu.matmul.tasks import FEW_TOKENS, PRODUCT, bytes_ahead, product
+from octavo.backends.cpu.matmul.tasks import AHEAD, FEW_TOKENS, PRODUCT, product
 from octavo.backends.cpu.weights.decode import codes_in_dots, keeps_codes_high, unpack_codes
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, TiledLayout
 from octavo.jit import host_cpu
@@ -213,7 +213,7 @@ def _codes_of(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
     It prefetches what is read some blocks later. If staged, it gets the address of unpacked codes in place of the
     table, and returns that of the block's.
     """
-    block_bytes, ahead, unpacked_bytes = layout.block_bytes, bytes_ahead(), staged_bytes(layout)
+    block_bytes, ahead, unpacked_bytes = layout.block_bytes, AHEAD, staged_bytes(layout)
     unpack = unpack_codes(layout)
 
     def staged_codes(block, i, codes):

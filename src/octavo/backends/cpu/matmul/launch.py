@@ -26,7 +26,7 @@ def product(
     weight: Weight | TiledRowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory,
     source: object = None,
 ) -> list[KernelCall]:
-    """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, a chain of tails for the rest.
+    """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, and as its tail one of the rest.
 
     Products of a plan with the same `source`, what x is computed by, share what is made of x.
     """
@@ -34,13 +34,8 @@ def product(
         return row_product(weight, x, y, terms, shared)
     if takes_tiles(weight, len(y), shared):
         return tile_product(weight, x, y, terms, shared, source)
-    sizes, left = [], len(y)
-    for n in tiles_of(weight):
-        count, left = divmod(left, n)
-        if count:
-            sizes.append((n, count))
     first, call = len(y), None
-    for n, count in reversed(sizes):
+    for n, count in reversed(quantize.tiles(len(y), tiles_of(weight))):
         first -= n * count
         call = _tile_call(weight, x, y, terms, first, n, count, call)
     return [] if call is None else [call]

@@ -2,7 +2,7 @@
 """Activations to 8 bits: what a quantized product reads. Alone, or as the last step of a norm or a pointwise op.
 
 Algorithm: llama.cpp's q8_1 (a scale and sums for 32 values): q = round(x / d), d = max|x| / 127.
-Tile: tokens go in tiles of `TILES[0]`, and the rest in smaller ones; a block of a tile of n tokens x 32 values is
+Tile: tokens go in tiles as `tiles` has them; a block of a tile of n tokens x 32 values is
     n x 32 codes, int8
     n scales d, n sums d * sum(codes), n such sums of the first 16, float32
     n times -128 * sum(codes), and n each of the first and of the last 16, int32
@@ -20,6 +20,7 @@ many blocks come after them, which products with codes of eight bits read in the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.backends.cpu.pointwise.expression_kernel import of, of_lanes
@@ -51,8 +52,9 @@ BLOCK_BYTES, WORD_BLOCK_BYTES = 32 + 6 * 4, 6 * 4 + 64
 TOKEN_BYTES = BLOCK_BYTES + (WORD_BLOCK_BYTES if WORDS else 0)
 """Bytes of 32 values of a token."""
 
-TILES = (16, 8, 4, 2, 1) if host_cpu.level() == "avx512vnni" else (4, 2, 1)
-"""Tokens of a tile: as many as the registers hold sums for, then halves of that for the rest."""
+TILES: tuple[int, ...] = (16, 8) if host_cpu.level() == "avx512vnni" else (4,)
+"""Tokens of a tile: as many as the registers hold sums for, and half of that. What is left is one tile more, of any
+size, so that weights are read and unpacked once for a few tokens."""
 
 
 CHUNK = 32
@@ -62,10 +64,25 @@ RUN = 8
 """Blocks of one token before those of the next: a tile of these stays in the first cache."""
 
 
+def tiles(tokens: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """The tiles of some tokens: tokens of each, and how many; whole ones of `sizes` and then one of what is left."""
+    found = []
+    for n in sizes:
+        count, tokens = divmod(tokens, n)
+        found.append((n, count))
+    return [(n, count) for n, count in (*found, (tokens, 1)) if n * count]
+
+
+def half_of(tile: int) -> int:
+    """Tokens of the tile that goes before what is left of tiles of that many; 0 for none."""
+    return TILES[1] if tile in TILES[:-1] else 0
+
+
 def tasks_of(tokens: int, k: int, tile: int) -> tuple[int, int]:
     """Tiles of tokens, and chunks of each: enough for several threads where tiles are few."""
-    tiles = tokens // tile + (tokens % tile).bit_count()
-    return tiles, max(1, min(k // 32 // CHUNK, -(-32 // max(tiles, 1))))
+    rest, half = tokens % tile, half_of(tile)
+    count = tokens // tile + (rest > 0) + (rest > half > 0)
+    return count, max(1, min(k // 32 // CHUNK, -(-32 // max(count, 1))))
 
 
 QUANTIZE = record("codes tokens k", "x x_stride", "chunks", "other other_stride eps:f4")
@@ -83,20 +100,17 @@ def expression_of(source: Source) -> tuple[Any, int]:
 
 @kernels(QUANTIZE)
 def quantize_kernel(source: Source, tile: int) -> Any:
-    """Task i quantizes chunk i % chunks of tile i // chunks of `tile` tokens, or of the rest in smaller ones."""
+    """Task i quantizes chunk i % chunks of tile i // chunks of `tile` tokens, or of the rest, see `half_of`."""
     token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", expression_of(source)[1] == 2
-    quantize_blocks, run, factor_bytes = _quantize_blocks(source), RUN, tile * 4
+    quantize_blocks, run, factor_bytes, half = _quantize_blocks(source), RUN, tile * 4, half_of(tile)
 
     def quantize(a, task):
         tokens, k, chunks = a.tokens, a.k, a.chunks
         chunk, first, n = task % chunks, task // chunks * tile, tile
-        if first + n > tokens:  # one of the smaller tiles, which are the powers of two that the rest is made of
-            skip = first // tile - tokens // tile
-            first, n = tokens // tile * tile, tile // 2
-            while tokens % tile & n == 0 or skip > 0:
-                if tokens % tile & n:
-                    first, skip = first + n, skip - 1
-                n //= 2
+        if first + n > tokens:
+            second, first, n = first >= tokens, tokens // tile * tile, tokens % tile
+            if n > half > 0:
+                first, n = (first + half, n - half) if second else (first, half)
         codes, x = a.codes + first * (k // 32 * token_bytes), a.x + first * a.x_stride
         other_stride = a.other_stride if gated else 0
         other = a.other + first * other_stride

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.weights.layout import ROWS
-from octavo.jit import host_cpu
 from octavo.jit.argument_record import record
 from octavo.jit.compile import inner
 from octavo.jit.simd import add_blocks, call, load_block_masked, store_block_masked
@@ -39,9 +38,8 @@ FEW_TOKENS = 2
 """Up to this number of tokens a block takes less time than reading it from memory."""
 
 
-def bytes_ahead() -> int:
-    """How far ahead of the block in work weights are fetched: the hardware's own fetching ends with a page."""
-    return 4352 if host_cpu.level() == "avx512vnni" else 2176
+AHEAD = 8704
+"""How far ahead of the block in work weights are fetched, in bytes: the hardware's own fetching ends with a page."""
 
 
 def product(n: int, sums: Any) -> Any:

@@ -4,7 +4,7 @@
 Algorithm: a counting sort of (token, expert) pairs by expert, then the products of `matmul/kernel.py` for each expert.
 Tile:
     few tokens    task (pair, 16 rows)      a product of one token with its expert
-    many          pairs | expert 0 | expert 1   | ...    task (expert, 16 rows): tiles of 16, 8, 4, 2, 1 of its pairs
+    many          pairs | expert 0 | expert 1   | ...    task (expert, 16 rows): tiles of 16, 8, the rest
 Bound: bytes of each expert's weights, read once: 475 GOPS for 512 tokens through 128 experts, 768 x 2048 in Q4_K
     (docs/log.md, "An expert's weights read once for each token is a prompt through memory many times").
 Tried: docs/log.md: "An expert's weights read once for each token is a prompt through memory many times".
@@ -99,7 +99,7 @@ chunks        pieces of a row
 @kernels(QUANTIZE_SORTED)
 def quantize_sorted_kernel(tile: int) -> Any:
     """Task i quantizes chunk i % chunks of all rows of expert i // chunks, in tiles of their own."""
-    copy_quantize, quantize_bytes = quantize.QUANTIZE.copy, quantize.QUANTIZE.nbytes
+    copy_quantize, quantize_bytes, half = quantize.QUANTIZE.copy, quantize.QUANTIZE.nbytes, quantize.half_of(tile)
 
     def quantize_sorted(a, task):
         chunks, starts = a.chunks, i32_pointer(a.starts)
@@ -111,16 +111,14 @@ def quantize_sorted_kernel(tile: int) -> Any:
         part.codes += first * a.codes_stride
         part.tokens = count
         tiles, rest = count // tile, count % tile
-        while rest > 0:
-            tiles, rest = tiles + 1, rest & (rest - 1)
-        for i in range(tiles):
+        for i in range(tiles + (rest > 0) + (rest > half > 0)):
             call(a.kernel, memory, i * chunks + task % chunks)
 
     return quantize_sorted
 
 
 MUL_MAT_SORTED = record("kernels product", "starts", "expert_bytes tiles")
-"""kernels       int64, the product kernel for each size of a tile of tokens
+"""kernels       int64, the product kernels for whole tiles of tokens, and for what is left of these: 1, 2, ... tokens
 product       their record, for the first row of x, the first row of y and expert 0
 starts        as `SORT_PAIRS` has it
 expert_bytes  bytes of an expert's weights
@@ -132,11 +130,11 @@ tiles         tiles of 16 rows of them
 def mul_mat_sorted_kernel(sizes: tuple[int, ...]) -> Any:
     """Task i makes 16 rows of y for all rows of x of expert i // tiles.
 
-    The products for tiles of each of `sizes`, each half of the one before, are a chain of tails (see `product`).
+    The products for whole tiles of each of `sizes`, and for what is left, are a chain of tails (see `product`).
     """
     kinds, largest = len(sizes), sizes[0]
     product_at, copy_product, product_bytes = PRODUCT.at, PRODUCT.copy, PRODUCT.nbytes
-    memory_bytes = product_bytes * kinds
+    memory_bytes = product_bytes * (kinds + 1)
 
     def mul_mat_sorted(a, task):
         starts, kernels = i32_pointer(a.starts), i64_pointer(a.kernels)
@@ -145,8 +143,11 @@ def mul_mat_sorted_kernel(sizes: tuple[int, ...]) -> Any:
         memory = stack(memory_bytes)
         n, kernel, here = largest, 0, memory
         previous = product_at(memory)
-        for i in range(kinds):
-            count = (stop - first) // n
+        for i in range(kinds + 1):
+            left, place = stop - first, i
+            if i == kinds:
+                n, place = max(left, 1), kinds - 1 + left
+            count = left // n
             if count > 0:
                 product = copy_product(here, a.product)
                 product.weights += expert * a.expert_bytes
@@ -154,9 +155,9 @@ def mul_mat_sorted_kernel(sizes: tuple[int, ...]) -> Any:
                 product.y += first * product.y_stride
                 product.tiles = count
                 if kernel == 0:
-                    kernel = kernels[i]
+                    kernel = kernels[place]
                 else:
-                    previous.tail, previous.tail_arguments = kernels[i], here
+                    previous.tail, previous.tail_arguments = kernels[place], here
                 previous = product
                 here += product_bytes
                 first += count * n

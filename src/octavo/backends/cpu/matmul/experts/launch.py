@@ -91,7 +91,8 @@ class _Sorted:
         rows = self._rows(starts, sources, calls)
         products = self._shared.memory("products", (pairs, weight.n), np.float32)
         sizes = tiles_of(weight)
-        tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n, pairs // n_experts // n) for n in sizes]
+        tiles, tokens = -(-weight.n // 16), (*sizes, *range(1, sizes[-1]))
+        kernels = [product_kernel(weight, n, pairs // n_experts // n) for n in tokens]
         product = _expert_product(weight, rows, x_stride(weight), products)
         calls.append(KernelCall(
             experts.mul_mat_sorted_kernel(sizes), n_experts * tiles, (weight, rows, products),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.matmul.tasks import bytes_ahead
+from octavo.backends.cpu.matmul.tasks import AHEAD
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE, epilogue
 from octavo.jit import host_cpu
 from octavo.jit.argument_record import record
@@ -38,6 +38,9 @@ from octavo.jit.simd.integers import (
 WIDE, NARROW = (16, 4) if host_cpu.level() == "avx512vnni" else (4, 4)
 """Tokens of a tile: as many as the registers hold sums for; and of the tiles for the rest."""
 
+AT_ONCE = 8 if host_cpu.level() == "avx512vnni" else 4
+"""Tokens that rows are multiplied with in one reading, as they lie."""
+
 
 def tiles_of(tokens: int) -> tuple[int, int]:
     """How many wide and narrow tiles hold `tokens` tokens."""
@@ -46,8 +49,7 @@ def tiles_of(tokens: int) -> tuple[int, int]:
 
 def parts_of(tokens: int) -> list[tuple[int, int]]:
     """For `tokens` tokens, the first token and the number of tokens of each call of `matvec_kernel`."""
-    sizes = [4] * (tokens // 4) + [2] * (tokens % 4 // 2) + [1] * (tokens % 2)
-    return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
+    return [(first, min(tokens - first, AT_ONCE)) for first in range(0, tokens, AT_ONCE)]
 
 
 SLICE = 4096
@@ -116,7 +118,7 @@ end          the address of a record `int8_epilogue.EPILOGUE`
 def matvec_kernel(kind: int, n: int) -> Any:
     """Task i makes 16 columns of y, from column 16 i on, for n tokens: rows of w as they lie, each read once."""
     finish, end_at, sums_bytes, x_step = epilogue(), EPILOGUE.at, n * 64, 64 if kind == INT8 else 128
-    step, ahead = STEP, bytes_ahead()
+    step, ahead = STEP, AHEAD
 
     def matvec(a, task):
         columns = min(end_at(a.end).columns - task * 16, 16)
