@@ -15,7 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -159,10 +159,11 @@ class _Run:
         options, path = self.options, os.path.join(self.work, "imatrix.gguf")
         with open_subject(self.subject.path, self.subject.context, device=options.device, threads=options.threads,
                           fuse=False) as model:
-            return collect_imatrix(
+            collect_imatrix(
                 model, self.subject.tokens, name=os.path.basename(options.calibration), context=self.subject.context,
                 path=path, progress=lambda done, total: self.tell("importance", done, total),
             )
+        return replace(Imatrix.load(path), path=None)  # files say nothing of where they were made
 
     def errors(self, offered: Offers, imatrix: Imatrix) -> Errors:
         """What each type does to each tensor; types that were tried for other sizes are not tried again."""
