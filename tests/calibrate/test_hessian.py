@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from octavo.calibrate.hessian import TOKENS, CrossHessian, Hessian, absmax, factorize, solve, weighed
+from octavo.calibrate.hessian import TOKENS, CrossHessian, Hessian, absmax, agreement, factorize, solve, weighed
 from octavo.errors import NonFiniteError, UsageError
+from octavo.formats.spec import F32
 from octavo.quantizers import matrix_tiles
 from octavo.quantizers.matrix_tiles import spans
 from octavo.quantizers.statistics import ChannelStatistics
@@ -181,3 +182,44 @@ def test_what_is_refused() -> None:
         Hessian(6, "w").add(vectors(4, 5))
     with pytest.raises(UsageError, match="0 inputs"):
         Hessian(0)
+
+
+def mixed(tokens: int, size: int = 96, seed: int = 0) -> tuple[F32, F32]:
+    """Vectors [T, K] of channels that go together, and what they are a mixture of, [K, K]."""
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((size, size)) / size**0.5 + np.diag(np.exp(rng.standard_normal(size)))
+    return (rng.standard_normal((tokens, size)) @ root).astype(np.float32), root.astype(np.float32)
+
+
+@pytest.mark.parametrize("tokens", [100, 400, 6400])
+def test_agreement_of_halves_is_the_best_share_for_other_text(tokens: int) -> None:
+    found = []
+    for seed in range(8):
+        x, _ = mixed(tokens, seed=0) if not seed else (mixed(8 * tokens)[0][seed * tokens : (seed + 1) * tokens], None)
+        halves = [Hessian(x.shape[1]), Hessian(x.shape[1])]
+        for half, part in zip(halves, (x[::2], x[1::2]), strict=True):
+            half.add(part)
+        found.append(agreement(*halves))
+    _, root = mixed(1)
+    true = root.T.astype(np.float64) @ root
+    seen = x.T.astype(np.float64) @ x / tokens
+    true, seen = (m / np.sqrt(np.outer(np.diag(m), np.diag(m))) for m in (true, seen))
+    beside = ~np.eye(len(true), dtype=bool)
+    best = (true[beside] @ seen[beside]) / (seen[beside] @ seen[beside])
+    assert np.mean(found) == pytest.approx(best, abs=0.08)
+
+
+def test_agreement_where_nothing_goes_together() -> None:
+    rng = np.random.default_rng(0)
+    halves = [Hessian(64), Hessian(64)]
+    assert agreement(*halves) == 1
+    for half in halves:
+        half.add(rng.standard_normal((500, 64), dtype=np.float32))
+    assert agreement(*halves) < 0.15
+    whole = Hessian(64)
+    whole.add(rng.standard_normal((500, 64), dtype=np.float32))
+    mean = whole.matrix()
+    whole.kept = 0.25
+    less = whole.matrix()
+    np.testing.assert_array_equal(np.diag(less), np.diag(mean))
+    np.testing.assert_allclose(less - np.diag(np.diag(less)), 0.25 * (mean - np.diag(np.diag(mean))))

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate.run_name import run_name
-from octavo.calibrate.runner import Journal, Layerwise, OpenStage, Samples
+from octavo.calibrate.runner import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.errors import FileError, GraphError, NonFiniteError, UsageError
 from octavo.evals import collect_imatrix
 from octavo.formats import dequantize
@@ -128,7 +128,29 @@ def test_the_original_runs_beside_it(dense: str) -> None:
             assert np.array_equal(now, then) == (stage.number == 1)
             cross = given.cross()
             scale = np.abs(cross.cross()).max()
+            assert 0 < cross.hessian.kept < 1
+            cross.hessian.kept = 1.0
             np.testing.assert_allclose(cross.cross(), now.T.astype(np.float64) @ then / len(now), atol=1e-5 * scale)
+
+
+def test_hessians_keep_what_halves_of_a_text_agree_on() -> None:
+    """Beside the diagonal, but of a vector that is far longer than others, as the first token is in some layers."""
+    rng = np.random.default_rng(0)
+    x, then = rng.standard_normal((2, 301, 8), dtype=np.float32)
+    x[7] *= 100
+    given = ProductInput(("w",), 8, 0, x, None, (then, None))
+    found, others = given.hessian(), np.delete(x, 7, axis=0)
+    assert 0 <= found.kept < 1, "channels are independent"
+    assert found.tokens == 301
+    bulk = others.T.astype(np.float64) @ others / 301
+    want = bulk * np.where(np.eye(8), 1, found.kept) + np.outer(x[7], x[7]).astype(np.float64) / 301
+    np.testing.assert_allclose(found.matrix(), want, rtol=1e-5)
+    np.testing.assert_allclose(found.diagonal(), np.diag(want), rtol=1e-5)
+    cross = given.cross()
+    assert cross.hessian.kept == found.kept
+    both = others.T.astype(np.float64) @ np.delete(then, 7, axis=0) / 301
+    want = both * np.where(np.eye(8), 1, found.kept) + np.outer(x[7], then[7]).astype(np.float64) / 301
+    np.testing.assert_allclose(cross.cross(), want, rtol=1e-4, atol=1e-5)
 
 
 def test_experts_share_what_both_models_send_them(experts: str) -> None:

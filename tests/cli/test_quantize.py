@@ -133,6 +133,21 @@ def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
         assert types(again)["blk.0.attn_v.weight"] == kind
 
 
+def test_rows_of_576(octavo: Run, dst: str, tmp_path: Path) -> None:
+    """The type of these rows is the smallest that errs no more than the K-quant would."""
+    rng = np.random.default_rng(0)
+    rows = {"blk.0.attn_v.weight": rng.standard_normal((64, 576)), "blk.1.attn_v.weight": rng.laplace(size=(64, 576))}
+    rows["blk.2.attn_v.weight"] = 3 + rng.standard_normal((64, 576)) / 16
+    src = str(small.write(tmp_path / "odd.gguf", {name: x.astype(np.float32) for name, x in rows.items()}))
+    got = octavo("quantize", src, dst, "Q4_K", "--pure")
+    assert "blk.0.attn_v.weight (576 values, not a multiple of 256) is IQ4_NL instead of Q4_K" in got.err
+    assert [types(dst)[name] for name in rows] == ["IQ4_NL", "IQ4_NL", "Q4_1"], "the last has minima far from zero"
+    octavo("quantize", src, dst, "Q6_K", "--pure")
+    assert [types(dst)[name] for name in rows] == ["Q8_0", "Q8_0", "Q4_1"]
+    octavo("quantize", src, dst, "Q3_K", "--pure")
+    assert types(dst)["blk.1.attn_v.weight"] == "IQ4_NL"
+
+
 def test_a_preset_that_saves_nothing(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
     octavo("quantize", src, dst, "Q4_0", "--pure")
     got = octavo("quantize", dst, str(tmp_path / "again.gguf"), "Q5_K_M", "--allow-requantize")

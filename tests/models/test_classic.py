@@ -25,6 +25,7 @@ from octavo.runtime.loading import model_of
 from tests.convert.folders import edit
 from tests.models import deci_layers, published_layouts
 from tests.models.table import TOKENS, Models, error, logits, made_in, saved
+from tests.models.test_nextn import guesses
 from tests.models.tiny_checkpoints import TABLE
 
 FEW = TOKENS[:24]
@@ -71,17 +72,18 @@ def test_masks_of_gpt2_are_left_out(tmp_path: Path) -> None:
 
 
 def test_layers_of_ling_that_guess_tokens(tmp_path: Path) -> None:
-    """They are kept in files, and not computed."""
+    """They are kept in files, and draft."""
     want, path = saved(tmp_path / "hf", TABLE["bailingmoe2"]), tmp_path / "hf" / "model.safetensors"
     tensors = load_file(path)
     last = {name.replace("layers.1.", "layers.2."): x.clone() for name, x in tensors.items() if ".layers.1." in name}
     norms = {f"model.layers.2.{name}.weight": torch.ones(128) for name in ("enorm", "hnorm", "final_layernorm")}
-    save_file(tensors | last | norms | {"model.layers.2.eh_proj.weight": torch.ones(128, 256)}, path)
+    save_file(tensors | last | norms | {"model.layers.2.eh_proj.weight": torch.randn(128, 256)}, path)
     edit(tmp_path / "hf", "config.json", num_nextn_predict_layers=1)
     convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
     with GGUFFile.open(tmp_path / "m.gguf") as file:
         assert {"blk.2.nextn.eh_proj.weight", "blk.2.layer_output_norm.weight"} < set(file.tensors)
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+        guesses(read_model(file))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "apertus", "gemma3n", "deci", "bailingmoe"])

@@ -1,4 +1,4 @@
-"""Layers that guess tokens beyond the next one are kept in files, checked, and have no part in what is computed."""
+"""Layers that guess tokens beyond the next one are kept in files, checked, and are not in its graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.models import read_model
+from octavo.models import ModelSpec, read_model
+from octavo.models.shared.next_layer import head_of
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert import folders
 from tests.models.table import TOKENS, error, logits, saved
 from tests.models.test_hostile import refused
@@ -40,6 +44,21 @@ def guessing(folder: Path, name: str) -> np.ndarray:
     return want
 
 
+def guesses(main: ModelSpec) -> None:
+    """The layer reads what the model's step gives, and what it gave itself."""
+    head, config = head_of(main), EngineConfig(n_ctx=64, cache_type="f32")
+    assert head is not None
+    engine = Engine(main, [ReferenceBackend()], config, head=head)
+    guessing = Engine(head, [ReferenceBackend()], config, shares=engine)
+    sequence, own = Sequence(), Sequence()
+    engine.step([Feed(sequence, FEW[:-1])])
+    assert sequence.hidden is not None
+    first = guessing.step([Feed(own, FEW[1:], hidden=np.stack(sequence.hidden.rows))])
+    second = guessing.step([Feed(own, [int(first.argmax())], hidden=guessing.hidden)])
+    assert first.std() > 0
+    assert np.abs(first - second).max() > 0
+
+
 @pytest.mark.parametrize("name", ["glm4moe", "deepseek2-v3"])
 def test_they_are_left_out_of_the_graph(name: str, tmp_path: Path) -> None:
     want, arch = guessing(tmp_path / "hf", name)[: len(FEW)], TABLE[name].arch
@@ -49,6 +68,8 @@ def test_they_are_left_out_of_the_graph(name: str, tmp_path: Path) -> None:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want) < 1e-4
         assert file.metadata.get_int(f"{arch}.block_count") == 3
         assert read_model(file).hparams.n_layer == 2
+        for made in (folder, file):
+            guesses(read_model(made))
         left = sum(info.nbytes for info in file.tensors.values() if info.name.startswith("blk.2."))
         assert weight_bytes(file, 2) == file.nbytes - left < file.nbytes
         assert {f"blk.2.{own}.weight" for own in OWN} <= set(file.tensors)

@@ -12,7 +12,7 @@ from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import dequantize, unpack
 from octavo.huggingface import CheckpointFile, open_model_file, scheme_weight
 from octavo.huggingface.scheme_weight import nearest, planes_of, values_of
-from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
+from octavo.huggingface.schemes import CHECKPOINT_SCHEMES, with_whole_groups
 from octavo.huggingface.writers import WRITERS
 from octavo.io.safetensors import Checkpoint
 from octavo.ops import export_qqq, quantize_w4a8
@@ -133,3 +133,11 @@ def test_rows_are_rounded_some_at_a_time(name: str, monkeypatch: pytest.MonkeyPa
     for field in ("q", "scales", "zeros", "factor"):
         np.testing.assert_array_equal(getattr(parts, field), getattr(whole, field))
     np.testing.assert_array_equal(values_of(scheme, parts), values)
+
+
+@pytest.mark.parametrize(("name", "sizes", "got"), [
+    ("w4a16-g128", (256, 640), "w4a16-g128"), ("w4a16-g128", (576, 1536), "w4a16-g64"),
+    ("w4a16-g64", (960, 96), "w4a16-g32"), ("w4a16-g128", (576, 40), "w4a16-g128"), ("w4a8-g128", (576,), "w4a8-g128"),
+])
+def test_groups_that_rows_are_whole_ones_of(name: str, sizes: tuple[int, ...], got: str) -> None:
+    assert with_whole_groups(CHECKPOINT_SCHEMES[name], sizes).name == got

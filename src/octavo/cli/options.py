@@ -85,13 +85,14 @@ Lora = Annotated[
 Draft = Annotated[
     str | None,
     typer.Option("--draft", "-md", metavar="MODEL", rich_help_panel="Speculative decoding",
-                 help="A smaller model of the same vocabulary, which drafts replies; they stay the same."),
+                 help="A smaller model of the same vocabulary, or a head of the model, which drafts replies; they stay "
+                 "the same."),
 ]
 Speculation = Annotated[
-    Literal["auto", "lookup", "draft", "off"],
+    Literal["auto", "mtp", "draft", "lookup", "off"],
     typer.Option("--speculate", rich_help_panel="Speculative decoding",
-                 help="Where drafts come from: lookup (earlier text and replies), the --draft model, or auto: both "
-                 "(on a GPU only --draft)."),
+                 help="Where drafts come from: lookup (earlier text and replies), mtp (the model's own layer that "
+                 "guesses tokens), --draft, or auto: what there is (on a GPU without lookup)."),
 ]
 
 RAY_ADDRESS_HELP = "The Ray cluster for replicas: HOST:PORT, auto (this machine's) or local (started for this command)."

@@ -45,7 +45,8 @@ def _label(node: Node) -> str:
 class GraphBuilder:
     """Makes nodes. Inputs of a step are attributes: `tokens`, `positions`, `outputs` and where its sequences lie.
 
-    `kinds` are 1 for tokens of a second text, else 0; few graphs read them.
+    `kinds` are 1 for tokens of a second text, else 0; few graphs read them. `residuals` are what each layer of a
+    Decoder is given, and last what the last one gives, [T, n_embd].
 
     cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence. With
     `window_pages` the layers with a window have pages of their own. Caches of a layer and kind ("k" or "v") that are in
@@ -70,6 +71,7 @@ class GraphBuilder:
         self.slots = self._input("slots", ("sequences",))
         self._lies = self._tables("pages", "rows")
         self._windows_lie = self._tables("window_pages", "window_rows") if window_pages else self._lies
+        self.residuals: list[Node] = []
         self._taken: dict[tuple[int, bytes], Node] = {}
 
     def _tables(self, pages: str, rows: str) -> tuple[Node, Node]:
@@ -85,6 +87,10 @@ class GraphBuilder:
         if name not in POINTWISE:
             raise AttributeError(f"no op {name} (allowed: methods, and {', '.join(POINTWISE)})")
         return POINTWISE[name]
+
+    def hidden(self, width: int) -> Node:
+        """Hidden states [T, width] of another model's step, which a step is given beside its tokens."""
+        return self._input("hidden", ("tokens", width), "f32")
 
     def get_rows(self, table: Node, rows: Node) -> Node:
         return apply("get_rows", table, rows, label=_label(table))
@@ -144,6 +150,13 @@ class GraphBuilder:
 
     def join_heads(self, a: Node, b: Node) -> Node:
         return apply("join_heads", a, b, label=a.name)
+
+    def beside(self, *parts: Node) -> Node:
+        """[T, K] each -> [T, sum of K], side by side."""
+        joined = self.as_one_row(parts[0])
+        for part in parts[1:]:
+            joined = self.join_heads(joined, self.as_one_row(part))
+        return self.join_of_heads(joined)
 
     def numbers(self, count: int) -> Node:
         return apply("numbers", self.positions, count=count, label="numbers")

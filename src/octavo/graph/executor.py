@@ -50,13 +50,13 @@ class Executor:
     """Runs a schedule. `limits` are the sizes that the schedule was made for; `rows` of the caches is fixed by them.
 
     `outputs` are the numbers of the graph's outputs that a step makes unless others are asked for; by default all.
-    Weights, caches and states that `shares`, on the same backends, has by the same names are taken from it. `fed` are
-    inputs that `values` is given, and nothing else, where they lie already.
+    Weights, caches and states that `shares`, on the same backends, has by the same names are taken from it, or of these
+    names those in `shared`. `fed` are inputs that `values` is given, and nothing else, where they lie already.
     """
 
     def __init__(
         self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes, outputs: Sequence[int] | None = None,
-        shares: Executor | None = None, fed: Collection[str] = (),
+        shares: Executor | None = None, fed: Collection[str] = (), shared: Collection[str] | None = None,
     ) -> None:
         self.schedule, self.backends, self.limits, self._fed = schedule, tuple(backends), dict(limits), frozenset(fed)
         self._outputs = tuple(range(len(schedule.graph.outputs)) if outputs is None else outputs)
@@ -72,6 +72,8 @@ class Executor:
         self.n_launched = 0
         """Steps launched so far."""
         known = {} if shares is None else shares._by_name()
+        if shared is not None:
+            known = {key: value for key, value in known.items() if key[1] in shared}
         uses = self._leaf_uses()
         weights = {id(leaf.tensor): leaf.tensor for leaf, b in uses
                    if leaf.op == "weight" and id(self.backends[b]) in self._waits and _key(leaf, b) not in known}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from octavo.errors import QuantFormatError, UsageError
@@ -111,6 +112,17 @@ CHECKPOINT_SCHEMES = {
     )
 }
 """Schemes by name; the first four are those of `formats.rows.SCHEMES`."""
+
+
+GROUPED = ("w4a16-g128", "w4a16-g64", "w4a16-g32")
+"""Schemes that differ in the size of groups alone, the largest first."""
+
+
+def with_whole_groups(scheme: CheckpointScheme, sizes: Iterable[int]) -> CheckpointScheme:
+    """The scheme, or that of the largest smaller groups which rows of all `sizes` are whole ones of; if none is, it."""
+    smaller = GROUPED[GROUPED.index(scheme.name) :] if scheme.name in GROUPED else ()
+    found, rows = map(CHECKPOINT_SCHEMES.__getitem__, smaller), set(sizes)
+    return next((other for other in found if not any(k % other.multiple for k in rows)), scheme)
 
 
 def checkpoint_scheme(name: str) -> CheckpointScheme:

@@ -44,14 +44,14 @@ def require_draft_fits(known: KnownModel) -> None:
     from octavo.huggingface import open_model_file
     from octavo.io.model_path import resolve
     from octavo.models import read_model
-    from octavo.runtime.speculation.open_draft import require_draft
+    from octavo.runtime.speculation.open_head import require_draft
     from octavo.text import Tokenizer
 
     engine = known.engine
     if engine.draft is not None:
         if engine.tensor_parallel > 1:
             raise UsageError("draft: there is no draft model for tensor_parallel", argument="draft")
-        if engine.speculate in ("off", "lookup"):
+        if engine.speculate in ("off", "lookup", "mtp"):
             raise UsageError(f"speculate is {engine.speculate}, beside a draft model (allowed: auto, draft)")
         with open_model_file(resolve(engine.path)) as file:
             require_draft(engine.draft, read_model(file), Tokenizer.from_gguf(file))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Never, get_args
 
-from octavo.errors import ModelError
+from octavo.errors import BackendError, HostMemoryError, ModelError
 from octavo.graph.builder import CacheType
 from octavo.graph.node import Attention
 from octavo.graph.protocol import Backend
@@ -16,12 +18,13 @@ from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.argument_checks import choice, flag, number, require_known
 from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate
-from octavo.runtime.engine.engine_config import speculation
+from octavo.runtime.engine.engine_config import asked_speculation, speculation
 from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
 from octavo.runtime.speculation.open_draft import open_draft
+from octavo.runtime.speculation.open_head import open_head, own_head, read_head, require_head
 from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, require_generating
 from octavo.text import Tokenizer
 
@@ -29,6 +32,7 @@ LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layer
                 "max_sequences", "kv_memory", "speculate", "draft", "deterministic", "attention", "lora",
                 "tensor_parallel",                 "pipeline", "step_timeout", "weight_cache")
 MOST_SECONDS = 1e9
+log = logging.getLogger("octavo")
 
 
 def load(
@@ -72,9 +76,11 @@ def load(
                    first that is found counts, before `n_cpu_moe`; on "gpu" they are with their layer
     max_sequences  how many replies are made at a time, see `generate_many`; the cache holds n_ctx tokens for each
     kv_memory      bytes of the cache, which replies share as they need it
-    speculate      "lookup": steps verify what replies may go on with, as their own text did before; "draft": what a
-                   draft model says; "off"; or "auto" (default): both, but on a GPU no lookup
-    draft          a smaller model of the same vocabulary, which drafts replies; a path, or "demo"
+    speculate      "lookup": steps verify what replies may go on with, as their own text did before; "mtp": what a layer
+                   of the model that guesses tokens says; "draft": what `draft` says; "off"; or "auto" (default): what
+                   there is of these, but on a GPU no lookup
+    draft          a smaller model of the same vocabulary, or a head of the model, which drafts replies; a path, or
+                   "demo"
     deterministic  on a GPU, or a CPU with matrix tiles, too a reply is the same whatever others are made beside it,
                    which takes longer; on other CPUs it always is
     attention      "exact", or "int8" or "fp8" for attention of prompts by products of 8-bit numbers, on a GPU of
@@ -113,7 +119,7 @@ def load(
         overrides=overrides(override_tensor, n_cpu_moe),
         max_sequences=max_sequences,
         kv_memory=kv_memory,
-        speculate=speculation(speculate, backends[0], draft),
+        speculate=asked_speculation(speculate, draft),
         weight_cache=weight_cache,
     )
     return open_model(path, backends, config, adapters, draft)
@@ -147,7 +153,8 @@ def model_of(
 
     The file is the model's, and is closed where this fails. `draft` names its draft model.
     """
-    drafting = None
+    drafting: Engine | None = None
+    drafts: GGUFFile | None = None
     try:
         architecture = with_adapters(read_model(file), lora)
         tokenizer = Tokenizer.from_gguf(file)
@@ -156,19 +163,46 @@ def model_of(
                 f"{tokenizer.n_vocab} tokens, but the embedding has {architecture.hparams.n_vocab} rows",
                 file=file.path, field="tokenizer.ggml.tokens",
             )
-        engine = _engine(architecture, backends, config)
+        drafts = None if draft is None else open_model_file(resolve(draft))
+        engine, head = _with_head(architecture, backends, config, drafts)
         engine.lora = lora
-        drafting = None if draft is None else open_draft(draft, engine, tokenizer)
+        if drafts is not None and (head is None or head.model.file is file):
+            drafting = open_draft(drafts, engine, tokenizer)
         before(engine)
-        engine.load()
-        if drafting is not None:
-            drafting.load()
-        return Model(file, engine, tokenizer, lora, drafting)
+        for one in (engine, head, drafting):
+            if one is not None:
+                one.load()
+        return Model(file, engine, tokenizer, lora, drafting, head)
     except BaseException:
-        file.close()
-        if drafting is not None:
-            drafting.model.file.close()
+        for opened in (file, drafts):
+            if opened is not None:
+                opened.close()
         raise
+
+
+def _with_head(
+    model: ModelSpec, backends: Sequence[Backend], config: EngineConfig, draft: GGUFFile | None
+) -> tuple[Engine, Engine | None]:
+    """The engine of a model, and that of its head if it has one, in the file that drafts or in its own."""
+    head = None if draft is None else read_head(draft, model)
+    given = head is not None
+    if head is None:
+        head = own_head(model, config, backends[0])
+    else:
+        require_head(head, config, backends[0])
+    how = speculation(config.speculate, backends[0], drafts=draft is not None or head is not None)
+    config = replace(config, speculate=how)
+    if head is None:
+        return _engine(model, backends, config), None
+    engine = Engine(model, backends, config, head=head)
+    try:
+        return engine, open_head(head, engine)
+    except (BackendError, HostMemoryError) as error:
+        if given or how == "mtp":
+            raise
+        log.warning("the layer that guesses tokens is left out: %s", error)
+    how = speculation(config.speculate, backends[0], drafts=draft is not None)
+    return _engine(model, backends, replace(config, speculate=how)), None
 
 
 def _engine(model: ModelSpec, backends: Sequence[Backend], config: EngineConfig) -> Engine:

@@ -34,14 +34,16 @@ from octavo.text import ChatTemplate, Tokenizer
 class Model:
     """A model with its tokenizer, chat template and engine; `file` and `engine` are there for a closer look.
 
-    `lora` are its adapters by path, each with its scale, `draft` is the engine of its draft model. Any thread may use
-    it: what they ask for is computed in turn.
+    `lora` are its adapters by path, each with its scale, `draft` is the engine of its draft model, `head` that of its
+    head. Any thread may use it: what they ask for is computed in turn.
     """
 
     def __init__(
-        self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer, lora: Chosen = (), draft: Engine | None = None
+        self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer, lora: Chosen = (), draft: Engine | None = None,
+        head: Engine | None = None,
     ) -> None:
-        self.file, self.engine, self.tokenizer, self.lora, self.draft = file, engine, tokenizer, lora, draft
+        self.file, self.engine, self.tokenizer, self.lora = file, engine, tokenizer, lora
+        self.draft, self.head = draft, head
         self._conversation: Conversation | None = None
         self._closed = False
 
@@ -231,7 +233,7 @@ class Model:
         if self._conversation is None:
             with self.engine.lock:
                 if self._conversation is None:
-                    core = EngineCore(self.engine, n_known=self.tokenizer.n_vocab, draft=self.draft)
+                    core = EngineCore(self.engine, n_known=self.tokenizer.n_vocab, draft=self.draft, head=self.head)
                     self._conversation = Conversation(core)
         return self._conversation
 
@@ -309,8 +311,9 @@ class Model:
         self._closed = True
         self.engine.close()
         self.file.close()
-        if self.draft is not None:
-            self.draft.model.file.close()
+        for drafts in (self.draft, self.head):
+            if drafts is not None:
+                drafts.model.file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -49,7 +49,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     itl_target  seconds from one token of a reply to the next that prompts of others may not lengthen; 0: no bound;
                 None for 0.25 on the CPU and 0.025 on a GPU
     speculate   where drafts of replies come from; None for "auto"
-    draft       the path of a draft model
+    draft       the path of a draft model, or of a head
     embeddings  what vectors of a model that generates need is made at the start
     deterministic  the text of a reply does not depend on what else is computed, on a GPU or with AMX too
     lora        paths of adapters, with what each is multiplied by
@@ -77,7 +77,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_memory: int | None = None
     itl_target: float | None = None
     embeddings: bool = False
-    speculate: Literal["auto", "lookup", "draft", "off"] | None = None
+    speculate: Literal["auto", "mtp", "draft", "lookup", "off"] | None = None
     draft: str | None = None
     deterministic: bool = False
     attention: Literal["exact", "int8", "fp8"] = "exact"

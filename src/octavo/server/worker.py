@@ -121,7 +121,9 @@ class EngineLoop:
         self.core = None
         if not model.engine.config.embeds:
             n_known = model.tokenizer.n_vocab
-            self.core = EngineCore(model.engine, n_known=n_known, itl_target=itl_target, draft=model.draft)
+            self.core = EngineCore(
+                model.engine, n_known=n_known, itl_target=itl_target, draft=model.draft, head=model.head
+            )
         self.adapters = AdapterPool(model.engine)
         self.side = SideWork(model, self.core, send, embeddings=embeddings)
         self.kv_events: Publisher | None = None
@@ -359,7 +361,7 @@ def info_of(model: Model, adapters: Sequence[AdapterInfo] = ()) -> Info:
         n_pages=engine.pool.n_pages, page_size=PAGE_SIZE, max_sequences=engine.config.max_sequences,
         device=engine.backends[0].name, embeds=embeds, pid=os.getpid(),
         pooling=model.embedder.pooling if embeds else None, max_loras=engine.config.max_loras, adapters=[*adapters],
-        has_draft=model.draft is not None,
+        has_draft=model.draft is not None or model.head is not None,
     )
 
 

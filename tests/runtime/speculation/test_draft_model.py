@@ -77,7 +77,7 @@ def test_pages_of_the_draft_model_are_given_back(make_engine: MakeEngine, noisy:
     assert noisy.pool.held > 0
     core.add(request(PROMPTS[0]))
     list(core.drain())
-    core.speculator.model.drafts({})  # type: ignore[union-attr]
+    core.speculator.drafters[0].drafts({})  # type: ignore[union-attr]
     assert noisy.pool.held == 0
 
 
@@ -107,7 +107,7 @@ def test_a_draft_model_that_fails_makes_no_more_drafts(
     def fails(*_: object) -> None:
         raise BackendError("the device is gone")
 
-    monkeypatch.setattr(core.speculator.model._sampler, "step", fails)  # type: ignore[union-attr]
+    monkeypatch.setattr(core.speculator.drafters[0]._sampler, "step", fails)  # type: ignore[union-attr]
     list(core.drain())
     assert [list(one.output_tokens)] == want
     assert caplog.messages == ["the draft model makes no more drafts: the device is gone"]
@@ -118,7 +118,7 @@ def test_drafts_that_are_wrong_end_soon(make_engine: MakeEngine, monkeypatch: py
     monkeypatch.setattr(StepCosts, "factor", lambda _, replies, tokens: 1 + 0.2 * tokens)
     engine = make_engine(n_ctx=512, speculate="draft")
     core = EngineCore(engine, draft=make_engine(n_ctx=512))
-    monkeypatch.setattr(core.speculator.model, "_next", lambda requests, drafts: dict.fromkeys(requests, 0))  # type: ignore[union-attr]
+    monkeypatch.setattr(core.speculator.drafters[0], "_next", lambda requests, drafts: dict.fromkeys(requests, 0))  # type: ignore[union-attr]
     one = request(PROMPTS[2], SamplingParams(temperature=1.0, seed=1), 400)
     core.add(one)
     list(core.drain())

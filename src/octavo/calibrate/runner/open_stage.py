@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from octavo.calibrate import arrays
 from octavo.calibrate.arrays import is_tensor, on_host, taken
-from octavo.calibrate.hessian import CrossHessian, Hessian, absmax, count
+from octavo.calibrate.hessian import CrossHessian, Hessian, absmax, agreement, count
 from octavo.errors import UsageError, tensor_label
 from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
 from octavo.formats.codec import require_finite
@@ -22,6 +22,11 @@ from octavo.quantizers.statistics import ChannelStatistics
 if TYPE_CHECKING:
     from torch import Tensor
 
+LONG = 4.0
+"""Times the median length from which a vector is one of a few: in some layers of most models the first token of a
+sequence is hundreds of times as long as others (arXiv 2402.17762), and what it becomes serves all that attend to it."""
+CHANNELS, RUN = 512, 512
+"""Channels by which halves of a text are compared, and vectors of it that are of one half, at most."""
 TOKENS = 4096
 """Most tokens whose vectors are looked at together."""
 
@@ -72,17 +77,31 @@ class ProductInput:
         return ((self._in_place(now), self._in_place(then)) for now, then in self._paired(expert))
 
     def hessian(self, expert: int | None = None) -> Hessian:
-        """The Hessian of the vectors, added up now, where sums are made. Raises NonFiniteError naming a weight."""
+        """The Hessian of the vectors, added up now, where sums are made, as far as it is to be trusted (`agreement`);
+        long vectors (LONG) count whole. Raises NonFiniteError naming a weight.
+        """
         sums = Hessian(self.size, self.label(expert), device=self.device)
+        halves, longest = _Halves(self, expert), _longest(self.batches(expert))
         for x in self.batches(expert):
-            sums.add(x)
+            long = _lengths(x) > longest
+            sums.add(x[~long])
+            halves.add(x[~long])
+            if bool(long.any()):
+                sums.add_whole(x[long])
+        sums.kept = halves.agreement()
         return sums
 
     def cross(self, expert: int | None = None) -> CrossHessian:
         """Hessian and products with the original model's vectors. Raises as `pairs` and `hessian` do."""
         sums = CrossHessian(self.size, self.label(expert), self.device)
+        halves, longest = _Halves(self, expert), _longest(now for now, _ in self.pairs(expert))
         for now, then in self.pairs(expert):
-            sums.add(now, then)
+            long = _lengths(now) > longest
+            sums.add(now[~long], then[~long])
+            halves.add(now[~long])
+            if bool(long.any()):
+                sums.hessian.add_whole(now[long], then[long])
+        sums.hessian.kept = halves.agreement()
         return sums
 
     def summed(self, expert: int | None = None) -> int:
@@ -155,6 +174,41 @@ class ProductInput:
             allowed = f"0 to {self.experts - 1}" if self.experts else "None, it has no experts"
             raise UsageError(f"expert is {expert} of {self.names[0]} (allowed: {allowed})", argument="expert")
         return expert
+
+
+def _lengths(x: Any) -> Any:
+    """Squares of the lengths of vectors [T, K]."""
+    with np.errstate(over="ignore", invalid="ignore"):  # callers' sums are checked for NaN and Inf
+        return (x * x).sum(1)
+
+
+def _longest(batches: Iterable[Any]) -> float:
+    """The square of the length from which vectors are few of their kind."""
+    squares = [on_host(_lengths(x)) for x in batches]
+    with np.errstate(invalid="ignore"):
+        return LONG**2 * float(np.median(np.concatenate(squares))) if squares else 0.0
+
+
+class _Halves:
+    """Hessians of some channels, of every second run of vectors and of the others."""
+
+    def __init__(self, given: ProductInput, expert: int | None) -> None:
+        size = min(given.size, CHANNELS)
+        self._channels = np.linspace(0, given.size - 1, size).astype(np.int64)
+        self._sums = [Hessian(size, given.label(expert), device=given.device) for _ in range(2)]
+        self._run, self._done = max(1, min(RUN, given.summed(expert) // 2)), 0
+
+    def add(self, x: Any) -> None:
+        """Count vectors [T, K]."""
+        some, first = x[:, arrays.like(self._channels, x)], 0
+        while first < len(some):
+            whole, within = divmod(self._done, self._run)
+            part = some[first : first + self._run - within]
+            self._sums[whole % 2].add(part)
+            self._done, first = self._done + len(part), first + len(part)
+
+    def agreement(self) -> float:
+        return agreement(*self._sums)
 
 
 def inputs_of(

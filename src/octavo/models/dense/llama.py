@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Written
+from octavo.models.shared.architecture import Architecture, NextLayer, Written
 from octavo.models.shared.config import Config, Keys, expert_keys, window_keys
 from octavo.models.shared.decoder import Attention, Decoder, Experts, dense_or
 from octavo.models.shared.hparams import Hyperparams, expert_words
@@ -32,6 +32,7 @@ ARCH = Architecture(
     name="llama",
     network=NETWORK,
     windows=Windows(0),
+    next_layer=NextLayer(),
     interleaved=True,
     experts=None,
     classes={

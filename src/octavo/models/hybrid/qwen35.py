@@ -6,7 +6,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import delta_net, layers, names
-from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
+from octavo.models.shared.architecture import Architecture, NextLayer, Sizes, TensorLayout
 from octavo.models.shared.conversion import columns_moved, in_order, order_moved
 from octavo.models.shared.decoder import Decoder, FeedForward, LayerPart
 from octavo.models.shared.delta_net import DeltaNet
@@ -53,6 +53,7 @@ ARCH = Architecture(
     name="qwen35",
     network=decoder(FeedForward()),
     keys=KEYS,
+    next_layer=NextLayer(),
     sizes=Sizes(kind=DeltaNet, complete=delta_net.complete),
     classes={"Qwen3_5ForCausalLM": delta_net.config_keys},
     only={"attention_bias": False},

@@ -1,11 +1,11 @@
 """Ling 2 and Ring 2: q, k and v in one matrix, norms of q and k, rope on half of each head, DeepSeek's experts."""
 
 from octavo.models.shared import experts, layers, names
-from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.architecture import Architecture, NextLayer
 from octavo.models.shared.config import Config, Keys, nextn_keys
 from octavo.models.shared.decoder import Attention, CustomPart, Decoder
 from octavo.models.shared.experts import SIGMOID, Routed
-from octavo.models.shared.reader import EXPERT_WIDTH, NEXTN
+from octavo.models.shared.reader import EXPERT_WIDTH
 from octavo.models.shared.weights import Tensors
 
 
@@ -27,9 +27,10 @@ ARCH = Architecture(
         mixer=Attention(joined=True, output_bias=None, qk_norm="heads"),
         feed_forward=CustomPart(feed_forward_tensors, experts.feed_forward),
     ),
-    keys=(*experts.KEYS, NEXTN),
+    keys=experts.KEYS,
     sizes=experts.sizes(SIGMOID, normalized=True),
     experts=True,
+    next_layer=NextLayer(norm="layer_output_norm"),
     classes={"BailingMoeV2ForCausalLM": config_keys},
     only={
         "use_qkv_bias": False, "use_bias": False, "use_qk_norm": True, "norm_head": False, "use_rmsnorm": True,

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from octavo.models.shared import experts, latent_kv, names
 from octavo.models.shared import latent_attention as latent
-from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
+from octavo.models.shared.architecture import Architecture, NextLayer, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, nextn_keys, rope_parameters
 from octavo.models.shared.decoder import Decoder
 from octavo.models.shared.experts import SIGMOID, SOFTMAX
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import LIMITS, NEXTN, MetadataReader, brief
+from octavo.models.shared.reader import LIMITS, MetadataReader, brief
 from octavo.models.shared.rope import LOG_MULTIPLIER
 
 TEMPERATURE, LENGTH = "attention.temperature_scale", "attention.temperature_length"
@@ -63,12 +63,13 @@ ARCH = Architecture(
     name="deepseek2",
     network=Decoder(mixer=latent.LatentAttention(), feed_forward=experts.FEED_FORWARD),
     keys=(
-        *latent.KEYS, *experts.KEYS, LOG_MULTIPLIER, NEXTN, Key("temperature", TEMPERATURE, default=0.0),
+        *latent.KEYS, *experts.KEYS, LOG_MULTIPLIER, Key("temperature", TEMPERATURE, default=0.0),
         Key("temperature_length", LENGTH, default=0, limit=LIMITS["context_length"]),
     ),
     sizes=Sizes(kind=Deepseek2, complete=complete, equal_lengths=False),
     interleaved=True,
     experts=True,
+    next_layer=NextLayer(gives_normed=False),
     updated=latent_kv.split,
     classes={"DeepseekV2ForCausalLM": v2, "DeepseekV3ForCausalLM": v3, "Glm4MoeLiteForCausalLM": v3},
     only={"attention_bias": False},

@@ -11,17 +11,18 @@ from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.factors import LowRank
 from octavo.graph.low_rank import with_low_rank
-from octavo.graph.node import PAGE_SIZE, Graph, Node
+from octavo.graph.node import PAGE_SIZE, Graph
 from octavo.io.gguf import GGUFFile, LazyTensor
 from octavo.io.gguf.metadata import Metadata
 from octavo.models.shared.cache_scales import static_scales
 from octavo.models.shared.config import Config, Keys, rotary_keys
 from octavo.models.shared.decoder import Network
+from octavo.models.shared.hidden_states import Tap, before_output, tapped
 from octavo.models.shared.hparams import Hyperparams, Key, read_shared, without_attention
 from octavo.models.shared.keys import SHARED, check_keys
 from octavo.models.shared.mrope import Sections
 from octavo.models.shared.names import OUTER
-from octavo.models.shared.reader import CAUSAL, LAYER_NORM_EPS, RMS_EPS, MetadataReader
+from octavo.models.shared.reader import CAUSAL, LAYER_NORM_EPS, NEXTN, RMS_EPS, MetadataReader
 from octavo.models.shared.weights import Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows
 
@@ -126,6 +127,20 @@ class TensorLayout:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NextLayer:
+    """How a layer that guesses tokens (MTP) is computed; see `models.shared.next_layer`.
+
+    reads_normed  the model's hidden states are those behind its last norm, otherwise those before it
+    gives_normed  what it gives for the next guess is behind its own last norm, otherwise before it
+    norm          that norm; where a file lacks it, it is the model's
+    """
+
+    reads_normed: bool = True
+    gives_normed: bool = True
+    norm: str = "nextn.shared_head_norm"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Written:
     """How a checkpoint is written of a GGUF file.
 
@@ -168,6 +183,7 @@ class Architecture:
     whole_pairs  whether yarn's ramp begins and ends at whole pairs
     updated      an older file as converters write it since, and its metadata
     rerank_head  how a reranker's scores are computed
+    next_layer   how layers that guess tokens are computed; None: they are left out
     is_70b       whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls 70B
 
     In a checkpoint of Hugging Face's:
@@ -205,6 +221,7 @@ class Architecture:
     whole_pairs: bool = True
     updated: Callable[[GGUFFile], tuple[GGUFFile, Metadata]] = lambda file: (file, file.metadata)
     rerank_head: RerankHead = RerankHead()
+    next_layer: NextLayer | None = None
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     only: Mapping[str, object] = field(default_factory=dict)
     rotary_part: float | None = None
@@ -226,7 +243,8 @@ class Architecture:
     @cached_property
     def fields(self) -> frozenset[str]:
         """Fields under `<name>.` that are read beside those of all architectures."""
-        some = {LAYER_NORM_EPS: self.layer_norms, CAUSAL: self.encoder, PATTERN: self.windows is not None}
+        some = {LAYER_NORM_EPS: self.layer_norms, CAUSAL: self.encoder, PATTERN: self.windows is not None,
+                NEXTN: self.next_layer is not None}
         rows = {key if isinstance(key, str) else key.field for key in self.keys}
         return frozenset(rows | {name for name, has in some.items() if has})
 
@@ -299,24 +317,18 @@ class ModelSpec:
 
     def graph(
         self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None,
-        vectors: bool = False, window_pages: bool = False,
+        vectors: bool = False, window_pages: bool = False, tap: Tap | None = None,
     ) -> Graph:
         """The graph of a step: tokens in, logits [outputs, n_vocab] out. `n_ctx` matters to longrope only.
 
         window_pages  layers with a window have pages of their own
         vectors  what logits are made of comes out in their place, [outputs, n_embd]; an encoder has nothing else
+        tap      makes hidden states, the second output, [tokens, width]
         """
         n_ctx = n_ctx or self.hparams.n_ctx_train
         static = static_scales(self.file, self.hparams, cache_type)
         g = GraphBuilder(cache_type, page_size, n_ctx, window_pages=window_pages, static=static)
-        graph = Graph.of(self.architecture.network.build(g, self.hparams, Weights(self.file)))
+        logits = self.architecture.network.build(g, self.hparams, Weights(self.file))
+        graph = Graph.of(logits, *(() if tap is None else (tapped(g, logits, tap, self.file.path),)))
         graph = with_low_rank(graph, self.added)
-        return Graph.of(_before_output(graph.outputs[0])) if vectors and not self.architecture.encoder else graph
-
-
-def _before_output(logits: Node) -> Node:
-    """What the output matrix is multiplied with."""
-    node = logits
-    while node.op != "mul_mat":
-        node = node.inputs[0]
-    return node.inputs[1]
+        return Graph.of(before_output(graph.outputs[0])) if vectors and not self.architecture.encoder else graph

@@ -334,7 +334,9 @@ class Decoder:
     def build(self, g: GraphBuilder, hp: Any, w: Weights) -> Node:
         x = self.embedded(g, hp, w)
         for i in range(hp.n_layer):
+            g.residuals.append(x)
             x = self.build_layer(g, hp, w.block(i), x, i)
+        g.residuals.append(x)
         return self.output(g, hp, w, x)
 
     def embedded(self, g: GraphBuilder, hp: Any, w: Weights) -> Node:

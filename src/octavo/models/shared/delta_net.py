@@ -15,7 +15,7 @@ from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import of_scan, of_values
 from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, LayerPart, NormNames
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import LIMITS, NEXTN, MetadataReader, brief
+from octavo.models.shared.reader import LIMITS, MetadataReader, brief
 from octavo.models.shared.states import Hybrid, taps_of
 from octavo.models.shared.weights import Tensors, Weights, matrix, vector
 from octavo.models.shared.windows import periodic
@@ -28,7 +28,7 @@ KEYS = (
     Key("key_heads", "ssm.group_count", "linear_num_key_heads", default=0, least=1, limit=MOST),
     Key("heads", HEADS, "linear_num_value_heads", default=0, least=1, limit=MOST),
     Key("inner", INNER, default=0, least=1, limit=MOST),
-    RECURRENT, INTERVAL, NEXTN,
+    RECURRENT, INTERVAL,
 )
 NORM_EPS = 1e-6
 """Added to the sum of squares of q and of k, whatever the other norms add."""

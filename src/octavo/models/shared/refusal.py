@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from octavo.errors import INSTALL_LEGACY, ModelError, shown
 from octavo.io.foreign import adapter
 from octavo.io.gguf import GGUFFile
+from octavo.models.shared.reader import NEXTN
 
 _NO_MODELS = {
     "mmproj": "is a projector (mmproj), which makes of pictures or sounds what a model reads, and Octavo can't run it: "
@@ -43,6 +44,13 @@ def require_model(file: GGUFFile) -> None:
     problem = _NO_MODELS.get(_TYPES.get(arch, kind))
     if problem is not None:
         raise ModelError(problem, file=file.path)
+
+
+def is_next_layer(file: GGUFFile) -> bool:
+    """Whether a file has a block that guesses tokens, and no model before it."""
+    name = file.metadata.get_str("general.architecture", "")
+    guesses = f"{name}.{NEXTN}" in file.metadata and file.metadata.get_int(f"{name}.{NEXTN}") > 0
+    return guesses and not any(tensor.startswith("blk.0.") for tensor in file.tensors)
 
 
 def unknown(name: str, known: Iterable[str], what: str = "") -> str:

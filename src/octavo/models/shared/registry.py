@@ -14,7 +14,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models.families import own_modules
 from octavo.models.shared.architecture import Architecture, ModelSpec
 from octavo.models.shared.cache_scales import cache_tensors
-from octavo.models.shared.refusal import require_model, unknown
+from octavo.models.shared.refusal import is_next_layer, require_model, unknown
 from octavo.models.shared.weights import check_tensors
 
 GROUP = "octavo.architectures"
@@ -84,6 +84,8 @@ def read_model(file: GGUFFile) -> ModelSpec:
     Raises ModelError for a file that holds none, and for an architecture that is unknown, incomplete or contradictory.
     """
     require_model(file)
+    if is_next_layer(file):
+        raise ModelError("is a head, which --draft takes beside its model", file=file.path)
     name = file.metadata.get_str("general.architecture")
     architecture = find(name)
     if architecture is None:

@@ -15,6 +15,7 @@ from octavo.io.distinct_paths import IMATRIX, MODEL, TEXT, require_apart, text_f
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.job_source import ModelSource, SourceTensor
 from octavo.quantizers.job.method_result import GgufResult, GgufWeight, MethodRun
+from octavo.quantizers.job.unfit_rows import smallest_as_good
 from octavo.quantizers.mix.mixing import Choices, choose_types
 from octavo.quantizers.mix.presets import NEEDS_IMATRIX, WEIGHTED, Preset
 
@@ -76,12 +77,16 @@ class FileMethod(Protocol):
 def plan(source: ModelSource, preset: Preset, choices: Choices, imatrix: Imatrix | None = None) -> QuantizeJob:
     """The types that `preset` and `choices` give to the tensors of `source`. Raises UsageError."""
     shapes = {tensor.name: tensor.shape for tensor in source.tensors}
-    notes = list[str]()
+    notes, tensors = list[str](), {tensor.name: tensor for tensor in source.tensors}
+
+    def fit(name: str, wished: BlockFormat, k: int) -> BlockFormat:
+        importance = None if imatrix is None else imatrix.importance(name, tensors[name].shape)
+        return smallest_as_good(tensors[name], wished, importance)
+
     types = choose_types(
-        shapes, source.facts, preset, choices, has_imatrix=imatrix is not None, told=notes.append
+        shapes, source.facts, preset, choices, has_imatrix=imatrix is not None, told=notes.append, fit=fit
     )
-    stored = {tensor.name: tensor.type_name for tensor in source.tensors}
-    types = {name: fmt for name, fmt in types.items() if fmt.name != stored[name]}
+    types = {name: fmt for name, fmt in types.items() if fmt.name != tensors[name].type_name}
     return QuantizeJob(source, preset.name, types, preset.file_type, imatrix, notes=tuple(notes))
 
 

@@ -21,6 +21,8 @@ from octavo.quantizers.mix.presets import EIGHT_EXPERTS, FALLBACKS, Preset, Tens
 
 _log = logging.getLogger(__name__)
 
+Fit = Callable[[str, BlockFormat, int], BlockFormat]
+"""The type of a tensor, by its name, the format that was wished for, and K, which is not whole blocks of that."""
 KINDS = (
     ("attn_v", ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")),
     ("attn_k", ("attn_k.weight",)),
@@ -115,17 +117,18 @@ def is_kept(name: str, shape: tuple[int, ...], choices: Choices) -> bool:
 
 def choose_types(
     shapes: Mapping[str, tuple[int, ...]], facts: Facts, preset: Preset, choices: Choices, *, has_imatrix: bool = False,
-    told: Callable[[str], object] = _log.warning,
+    told: Callable[[str], object] = _log.warning, fit: Fit | None = None,
 ) -> dict[str, BlockFormat]:
     """The type of each tensor that the preset changes, by name; the others stay as they are.
 
     shapes  of all tensors of the model, in NumPy order
     told    is told, in a sentence, of rows that get another type than the preset's, as they are not whole blocks of it
+    fit     gives that other type (default: `fallback`)
 
     Raises UsageError for a choice that is not a type or regular expression, matches no tensor, or doesn't fit a row.
     """
     require_matches(choices, shapes)
-    mixer = _Mixer(shapes, facts, preset, choices, has_imatrix)
+    mixer = _Mixer(shapes, facts, preset, choices, has_imatrix, fit)
     if preset.base is None:
         return {}
     wanted = sorted(shapes, key=lambda name: (_layer(name), name))  # the order in which tensors of a kind are counted
@@ -158,7 +161,11 @@ def _bytes(shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, BlockForma
 class _Mixer:
     """Goes through a model's tensors once, and counts those of each kind as it goes."""
 
-    def __init__(self, names: Iterable[str], facts: Facts, preset: Preset, choices: Choices, has_imatrix: bool) -> None:
+    def __init__(
+        self, names: Iterable[str], facts: Facts, preset: Preset, choices: Choices, has_imatrix: bool,
+        fit: Fit | None = None,
+    ) -> None:
+        self.fit = fit or (lambda name, fmt, k: fallback(fmt, k))
         self.facts, self.preset, self.choices, self.has_imatrix = facts, preset, choices, has_imatrix
         kinds = [_kind(name) for name in names]
         self.counts = {"attn_v": kinds.count("attn_v")}
@@ -181,11 +188,12 @@ class _Mixer:
         manual = next((fmt for pattern, fmt in self.choices.patterns if pattern.search(name)), None)
         if manual is None:
             manual = base if self.choices.pure else self._mixed(name, kind, shape, base)
-        fitting = fallback(manual, shape[-1])
-        if fitting is not manual:
+        if shape[-1] % manual.block:
+            fitting = self.fit(name, manual, shape[-1])
             why = f"{shape[-1]} values, not a multiple of {manual.block}"
             self.unfit.append(f"{name} ({why}) is {fitting.name} instead of {manual.name}")
-        return fitting
+            return fitting
+        return manual
 
     def _mixed(self, name: str, kind: str, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:
         if kind == "output" or (kind == "token_embd" and self.tied):

@@ -26,11 +26,11 @@ from octavo.huggingface.config.config_out import config_json, generation_config
 from octavo.huggingface.config.sentence import sentence_files, sentence_out
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
-from octavo.huggingface.schemes import KEY, checkpoint_scheme
+from octavo.huggingface.schemes import KEY, CheckpointScheme, checkpoint_scheme, with_whole_groups
 from octavo.huggingface.tensors.tensor_names import EXPERTS, checkpoint_name, is_linear
 from octavo.huggingface.tokenizer.special_tokens import MORE_TEMPLATES, named_templates
 from octavo.huggingface.tokenizer.tokenizer_out import tokenizer_files
-from octavo.huggingface.writers import find_writer
+from octavo.huggingface.writers import Writer, find_writer
 from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
 from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
@@ -124,7 +124,8 @@ def quantize_checkpoint(
     """Quantize the linear layers of a model into the new folder `dst`, readable by compressed-tensors and vLLM.
 
     src               a GGUF file, a checkpoint folder, or "demo"
-    scheme            "int8-w8a8", "w4a8", "w4a16-g128", ..., see `octavo.huggingface.schemes.CHECKPOINT_SCHEMES`
+    scheme            "int8-w8a8", "w4a8", "w4a16-g128", ..., see `octavo.huggingface.schemes.CHECKPOINT_SCHEMES`; where
+                      rows are not whole groups, that of the next smaller groups which they are, with a warning
     method            makes weights by a text (`octavo.calibrate.SchemeMethod`); None: all are rounded to nearest
     layout            "compressed-tensors", or "gptq", "awq" or "qqq" for the schemes that they hold
     ignore            regular expressions of linear layers that stay as they are, see `ignored_layers`
@@ -147,11 +148,12 @@ def quantize_checkpoint(
         raise UsageError(f"--kv {method.kv} with layout {layout}: it needs compressed-tensors")
     with open_model_file(resolve(src)) as file:
         source = read_model(file)
-        kind = replace(kind, left=ignored_layers(source, ignore))
+        left = ignored_layers(source, ignore)
+        kind = replace(_in_whole_groups(writer, kind, source, left), left=left)
         _config(source, source, allow_requantize)
         target = CheckpointTarget(source, kind, writer, threads_of(threads), allow_requantize, progress)
         job = CheckpointJob(target, SchemeResult(file))  # says what is wrong with the model before a method is at work
-        report = Report(file.path, name, scheme, dry_run)
+        report = Report(file.path, name, kind.name, dry_run)
         if dry_run:
             _outline(report, job, method)
         elif method is None:
@@ -159,6 +161,20 @@ def quantize_checkpoint(
         else:
             _write_by(method, dst, target, work, report)
     return report
+
+
+def _in_whole_groups(
+    writer: Writer, scheme: CheckpointScheme, model: ModelSpec, left: Collection[str]
+) -> CheckpointScheme:
+    """The scheme, or one of smaller groups where rows are not whole ones of it, which a warning says."""
+    rows = {info.shape[-1] for name, info in model.file.tensors.items() if is_linear(name) and name not in left}
+    found = with_whole_groups(scheme, rows)
+    if found.name == scheme.name:
+        return scheme
+    odd = ", ".join(str(k) for k in sorted(rows) if k % scheme.multiple)
+    _log.warning("rows of %s values are not whole groups of %d: %s instead of %s, %.3g bits a weight", odd,
+                 scheme.multiple, found.name, scheme.name, found.format(found.multiple).bits_per_weight)
+    return writer.scheme(found)
 
 
 def _write_by(method: CheckpointMethod, dst: StrPath, target: CheckpointTarget, work: str, report: Report) -> None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from octavo.errors import CacheFullError
 from octavo.graph.node import PAGE_SIZE, Graph, cache_bytes, kept_bytes
 from octavo.runtime.cache.block_copier import Copier
+from octavo.runtime.cache.hidden_rows import HiddenRows
 from octavo.runtime.cache.state_pool import KeptState, StatePool
 from octavo.runtime.cache.window_pool import WindowPages, WindowPool, pages_for
 
@@ -31,7 +32,7 @@ class Sequence:
     can go on in pages that nobody else reads. `row` has the pages as an array; a pool that changes them drops it.
     `slot` is where its state lies, which has seen `seen` tokens, if the model has layers with states; it gets one when
     it grows, with what is in `origin`. `keys` are those of `tiers` of its pages, of which the first `kept` are kept.
-    `adapter` is the slot of the adapter that it is computed with; None for none.
+    `adapter` is the slot of the adapter that it is computed with; None for none. `hidden` are hidden states for a head.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -45,6 +46,7 @@ class Sequence:
     keys: list[bytes] = field(default_factory=list)
     kept: int = 0
     adapter: int | None = None
+    hidden: HiddenRows | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -272,6 +274,7 @@ class PagePool:
             window = WindowPages() if self.windows is None else self.windows.fork(sequence.window, len(sequence))
             made = Sequence(pages, list(sequence.tokens), window, seen=sequence.seen, origin=sequence.origin)
             made.adapter = sequence.adapter
+            made.hidden = None if sequence.hidden is None else sequence.hidden.copy()
             if self.states is not None and sequence.slot is not None:
                 made.slot = self.states.fork(sequence.slot)
             return made

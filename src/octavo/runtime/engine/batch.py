@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.spec import AnyArray
+from octavo.formats.spec import F32, AnyArray
 from octavo.graph.chosen_adapters import INPUTS
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import Sequence, rows
@@ -22,6 +22,7 @@ class Feed:
     ahead   tokens that steps in flight append before
     second  of the tokens those at the end that are of a second text, which some encoders tell from the first; None for
             models that don't
+    hidden  of a head's step: the hidden states [tokens, width] that it reads; None for zeros
     """
 
     sequence: Sequence
@@ -29,6 +30,7 @@ class Feed:
     outputs: int = 1
     ahead: int = 0
     second: int | None = None
+    hidden: F32 | None = None
 
     @property
     def start(self) -> int:
@@ -42,11 +44,12 @@ class Feed:
 
 
 def make_batch(
-    feeds: Seq[Feed], max_pages: int, adapters: int = 0
+    feeds: Seq[Feed], max_pages: int, adapters: int = 0, width: int = 0
 ) -> tuple[dict[str, AnyArray], dict[str, int]]:
     """The inputs of a step and its sizes. Each sequence's pages already cover its new tokens.
 
     adapters  slots of adapters that the step reads
+    width     of hidden states that it reads, 0 for none
 
     Feeds of one token come before longer ones, and `starts` leaves them out: op `attention` has another way for them.
     Outputs are in the order of the feeds as they are given.
@@ -78,6 +81,9 @@ def make_batch(
         inputs["window_rows"] = _rows(windows, ordered, starts, ones)
     if ordered[0].sequence.slot is not None:
         inputs["slots"] = np.array([f.sequence.slot for f in ordered], np.int32)
+    if width:
+        hidden = [np.zeros((len(f.tokens), width), np.float32) if f.hidden is None else f.hidden for f in ordered]
+        inputs["hidden"] = hidden[0] if len(hidden) == 1 else np.concatenate(hidden)
     if adapters:
         inputs |= _by_adapter(ordered, bounds, inputs["outputs"], adapters)
     sizes = {
@@ -87,6 +93,17 @@ def make_batch(
         "boundaries": len(inputs["starts"]),
     }
     return inputs, sizes
+
+
+def places(feeds: Seq[Feed]) -> list[tuple[Sequence, int, int, int]]:
+    """Of each feed of a batch its sequence, its first position, and where its tokens begin and end in the batch."""
+    found, at = [], 0
+    ordered = feeds if all(len(f.tokens) == 1 for f in feeds) else sorted(feeds, key=lambda f: len(f.tokens) != 1)
+    for feed in ordered:
+        sequence, stop = feed.sequence, at + len(feed.tokens)
+        found.append((sequence, len(sequence.tokens) + feed.ahead, at, stop))
+        at = stop
+    return found
 
 
 def _outputs(feeds: Seq[Feed], order: Seq[int], bounds: Seq[int]) -> list[int]:

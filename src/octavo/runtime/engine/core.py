@@ -26,6 +26,8 @@ from octavo.runtime.scheduler.prefill_budget import MIN_CHUNK, PrefillBudget
 from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.runtime.scheduler.scheduler import ScheduledStep, Scheduler
 from octavo.runtime.speculation.draft_model import DraftModel
+from octavo.runtime.speculation.drafter import Drafter
+from octavo.runtime.speculation.head_drafter import HeadDrafter
 from octavo.runtime.speculation.verification import Drafts, Speculator
 
 log = logging.getLogger("octavo")
@@ -40,12 +42,14 @@ class EngineCore:
     n_known     tokens of the vocabulary: logits beyond these are never sampled
     itl_target  target for the seconds between two tokens of a reply while prompts of others are computed; 0: none
     draft       the engine of a smaller model of the same vocabulary, which drafts replies
+    head        that of a head of `engine`'s model, which drafts them before that
 
     `step` is for one thread at a time. Any thread may `add` and `cancel`.
     """
 
     def __init__(
-        self, engine: Engine, *, n_known: int | None = None, itl_target: float = 0.0, draft: Engine | None = None
+        self, engine: Engine, *, n_known: int | None = None, itl_target: float = 0.0, draft: Engine | None = None,
+        head: Engine | None = None,
     ) -> None:
         self.engine = engine
         self.n_known = engine.model.hparams.n_vocab if n_known is None else n_known
@@ -55,11 +59,14 @@ class EngineCore:
         engine.pool.call_when_short(self._make_room)
         self.async_scheduler = AsyncScheduler(self.scheduler, self.sampler)
         how = engine.config.speculate
-        lookup, drafts = how in ("lookup", "auto"), how in ("draft", "auto")
-        drafter = DraftModel(draft, self.n_known) if draft is not None and drafts else None
-        # A wrong draft can't be taken back out of a state.
-        speculates = (lookup or drafter is not None) and engine.pool.states is None
-        self.speculator = Speculator(self.sampler, budget, drafter, lookup=lookup) if speculates else None
+        lookup, drafters = how in ("lookup", "auto"), list[Drafter]()
+        if head is not None and how in ("mtp", "draft", "auto"):
+            drafters.append(HeadDrafter(head, self.n_known))
+        if draft is not None and how in ("draft", "auto"):
+            drafters.append(DraftModel(draft, self.n_known))
+        # On a GPU steps of several tokens round states otherwise than those of one.
+        speculates = (lookup or drafters) and not (engine.pool.states is not None and engine.on_device)
+        self.speculator = Speculator(self.sampler, budget, drafters, lookup=lookup) if speculates else None
         self.draining = False
         self.warming: WarmUp | None = None
         """Captures sizes of steps in advance, as long as some are missing."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import finalize
@@ -34,12 +34,14 @@ from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.graph.shard import shard
 from octavo.models import ModelSpec
+from octavo.models.shared.head import HeadSpec
 from octavo.runtime.argument_checks import integer
+from octavo.runtime.cache.hidden_rows import BEYOND, MOST, HiddenRows
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.state_pool import StatePool, slots_for
 from octavo.runtime.cache.window_pool import WindowPool, most_pages, pages_for, window_of
-from octavo.runtime.engine.batch import Feed, make_batch
+from octavo.runtime.engine.batch import Feed, make_batch, places
 from octavo.runtime.engine.captured_sizes import (
     CapturedSizes,
     DummySlots,
@@ -64,6 +66,8 @@ from octavo.runtime.sampling.top_k import DRAWN, LOGITS
 
 ONE_TOKEN: Sizes = {"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2}
 MOST_ADAPTERS, MOST_RANK = 1024, 512
+FEW_LACKING = 8
+"""The most tokens that a state lacks which are computed in the step of the next one, not before it."""
 
 __all__ = ["Engine", "EngineConfig", "Speculate"]
 
@@ -78,6 +82,9 @@ class Engine:
     unless `config` or `place` says otherwise. `gpu_layers` is how many layers lie there, `stages` how many on each, and
     `cpu_experts` how many of them have experts on the host. Any thread may call: steps wait for each other. They are
     computed in `thread`, or by who has `lock`. A sequence is for one thread at a time.
+
+    head    steps keep hidden states of their sequences for this head
+    shares  of a head's engine: its model's, whose embedding and output it takes
     """
 
     def __init__(
@@ -86,7 +93,13 @@ class Engine:
         backends: Seq[Backend],
         config: EngineConfig | None = None,
         place: Place | None = None,
+        *,
+        head: HeadSpec | None = None,
+        shares: Engine | None = None,
     ) -> None:
+        self.head, self._shares = head, shares
+        self.hidden: F32 = np.zeros((0, 0), np.float32)
+        """Of a head's engine: what the last step gave of its outputs, [sum of outputs, width]."""
         self.model, self.backends = model, tuple(backends)
         self.config = config or EngineConfig()
         communicator = backends[0].communicator
@@ -183,14 +196,21 @@ class Engine:
         """The model's graph as this rank computes it; see `ModelSpec.graph`."""
         graph = self.model.graph(
             cache_type=self.config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=vectors,
-            window_pages=window_pages,
+            window_pages=window_pages, tap=None if self.head is None else self.head.tap,
         )
         return shard(graph, self.rank, self.ranks)
+
+    @property
+    def _shared(self) -> frozenset[str]:
+        """The names of weights that a head takes of its model."""
+        return self.model.shared if isinstance(self.model, HeadSpec) else frozenset()
 
     def executor_for(self, planned: Schedule, limits: Sizes, outputs: Seq[int] | None = None) -> Executor:
         """An executor, which the other ranks have as well if there are any; the first is the engine's, the second that
         for vectors of tokens, which has the same weights and caches."""
         shares = self._executor
+        if self._shares is not None and shares is None:
+            return Executor(planned, self.backends, limits, outputs, self._shares.load(), shared=self._shared)
         if self._group is None:
             return Executor(planned, self.backends, limits, outputs, shares)
         from octavo.runtime.parallel.leader import FIRST, VECTORS, LeadingExecutor, collectives_of
@@ -224,9 +244,12 @@ class Engine:
         self.place: Place = place or self._placement.place
         self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
         self.graph = self.schedule.graph
-        self.finds_candidates = len(self.graph.outputs) > 1
+        gives_hidden = self.head is not None or isinstance(self.model, HeadSpec)
+        n_outputs = len(self.graph.outputs) - gives_hidden
+        self._hidden = (n_outputs,) if gives_hidden else ()
+        self.finds_candidates = n_outputs > 1
         """The graph finds the largest logits on the device."""
-        self.draws = len(self.graph.outputs) > DRAWN
+        self.draws = n_outputs > DRAWN
         """The graph draws tokens from these."""
         used = {split.backend for split in self.schedule.splits}
         beside_the_host = all(isinstance(self.backends[b], AsyncBackend) for b in used)
@@ -325,12 +348,20 @@ class Engine:
     def needs(self) -> Needs:
         """What the model takes once it is loaded; reads no weight."""
         needs = needs_of(self.schedule, self.backends, self.limits, self.ranks)
+        if isinstance(self.model, HeadSpec):
+            shared = {w.name: w.tensor.nbytes for w in self.graph.leaves("weight") if w.name in self._shared}
+            rows = 0 if self.on_device else 4 * (MOST + BEYOND) * self.model.width * self.config.max_sequences
+            needs = replace(needs, weights=max(0, needs.weights - sum(shared.values())), work=needs.work + rows)
         return needs if self._adapted_schedule is None else needs.beside(self._adapted_schedule, self.limits)
 
     def _keeping(self) -> AbstractContextManager[int]:
+        if self._shares is not None:
+            return nullcontext(0)
         return keeping_weights(self.model, self.schedule, self.backends, keep=self.config.weight_cache)
 
     def _require_memory(self, mapped: int) -> None:
+        if self._shares is not None:  # counted with its model, before that was loaded
+            return
         schedule, config = self.schedule, self.config
         require_memory(schedule, self.backends, self.limits, self.n_ctx, config, self.ranks, mapped)
 
@@ -373,6 +404,9 @@ class Engine:
 
     def compute(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
         """The logits of `step`, finite or not; the sequences get pages, but not yet their tokens."""
+        if self._hidden and watch is None:
+            (found,) = self.launch(feeds, (LOGITS,), check=False).read()
+            return found
         inputs, sizes = self.batch(feeds)
         executor = self._executor_of(feeds)
         (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
@@ -389,15 +423,38 @@ class Engine:
         """
         if check:
             self._check(feeds)
+        if self._hidden:
+            feeds = self.ready(feeds)
         inputs, sizes = self._inputs(feeds, more)
         executor = self._executor_of(feeds)
-        return executor.launch(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
+        handle = executor.launch(inputs, sizes, (*outputs, *self._hidden), None if fed is None else {"tokens": fed})
+        return self._keeping_hidden(handle, places(feeds)) if self._hidden else handle
+
+    def _keeping_hidden(self, handle: StepHandle, of: Seq[tuple[Sequence, int, int, int]]) -> StepHandle:
+        """The step, whose hidden states are kept when it is read: for a head with the sequences, of a head's own as
+        `hidden`."""
+
+        def read() -> list[AnyArray]:
+            *found, hidden = handle.read()
+            if self.head is None:
+                self.hidden = hidden
+                return found
+            for sequence, start, first, stop in of:
+                if (rows := sequence.hidden) is None:
+                    rows = sequence.hidden = HiddenRows()
+                if stop == first + 1:
+                    rows.add(start, hidden[first])
+                else:
+                    rows.put(start, hidden[first:stop])
+            return found
+
+        return StepHandle(handle.values[:-1], read, handle.row)
 
     def plan(
         self, feeds: Seq[Feed], outputs: tuple[int, ...], more: DeviceAdjustments | DeviceDraws | None = None
     ) -> Plan:
         """What `launch` runs for such a step."""
-        return self._executor_of(feeds).plan(self._inputs(feeds, more)[1], outputs)
+        return self._executor_of(feeds).plan(self._inputs(feeds, more)[1], (*outputs, *self._hidden))
 
     def _inputs(
         self, feeds: Seq[Feed], more: DeviceAdjustments | DeviceDraws | None
@@ -430,28 +487,52 @@ class Engine:
 
     def batch(self, feeds: Seq[Feed]) -> tuple[dict[str, AnyArray], dict[str, int]]:
         """Pages for the new tokens, and the inputs and sizes of the step, which is to be run."""
+        feeds = self.ready(feeds)
+        if self.pool.states is not None:
+            for feed in feeds:
+                feed.sequence.seen = feed.stop
+        width = self.model.width if isinstance(self.model, HeadSpec) else 0
+        return make_batch(feeds, self._max_pages, self._adapters_of(feeds), width)
+
+    def ready(self, feeds: Seq[Feed]) -> list[Feed]:
+        """The same with pages for their tokens, and states that have seen all before these.
+
+        Tokens that a state lacks are computed before the step; a few of them, as after a draft that was refused, in it.
+        """
         for feed in feeds:
             if len(feed.sequence.tokens) + feed.ahead + len(feed.tokens) > feed.sequence.room:
                 self.pool.grow(feed.sequence, feed.stop)
-        if self.pool.states is not None:
-            for feed in feeds:
-                if feed.sequence.seen != feed.start:
-                    self._recompute_state(feed.sequence)
-                    self.pool.grow(feed.sequence, feed.stop)
-            for feed in feeds:
-                feed.sequence.seen = feed.stop
-        return make_batch(feeds, self._max_pages, self._adapters_of(feeds))
+        if self.pool.states is None:
+            return list(feeds)
+        merges = not self.pads and self.pool.windows is None
+        room, found = self.limits["tokens"] - sum(len(feed.tokens) for feed in feeds), list[Feed]()
+        for feed in feeds:
+            sequence = feed.sequence
+            lacking = feed.start - sequence.seen
+            if 0 < lacking <= min(FEW_LACKING, sequence.seen, room) and merges:
+                room -= lacking
+                tokens = [*sequence.tokens[sequence.seen :], *feed.tokens]
+                found.append(Feed(sequence, tokens, feed.outputs, feed.ahead - lacking))
+                continue
+            if lacking:
+                self._recompute_state(sequence)
+                self.pool.grow(sequence, feed.stop)
+                sequence.seen = feed.start
+            found.append(feed)
+        return found
 
     def _recompute_state(self, sequence: Sequence) -> None:
-        """Compute a sequence's state again, after a discarded step has changed it.
+        """Compute what a sequence's state lacks; after a discarded step has changed it, all of it.
 
         Where pages before its window have been given back, those of its window are computed again as well.
         """
-        again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot, adapter=sequence.adapter)
+        done = sequence.seen if sequence.seen <= len(sequence) and self.pool.windows is None else 0
+        again = Sequence(sequence.pages, sequence.tokens[:done], sequence.window, slot=sequence.slot)
+        again.adapter = sequence.adapter
         lacking = self.pool.windows if sequence.window.given_back > 0 else None
         if lacking is not None:
             lacking.shrink(sequence.window, 0)
-        for start in range(0, len(sequence), self.config.n_batch):
+        for start in range(done, len(sequence), self.config.n_batch):
             chunk = sequence.tokens[start : start + self.config.n_batch]
             if lacking is not None:
                 self.pool.grow(again, start + len(chunk))

@@ -11,24 +11,31 @@ from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.runtime.engine.placement import GpuLayers, Pipeline
 from octavo.runtime.engine.tensor_overrides import Overrides
 
-Speculate = Literal["auto", "lookup", "draft", "off"]
+Speculate = Literal["auto", "mtp", "draft", "lookup", "off"]
 
 
-def speculation(wanted: Speculate | None, backend: Backend, draft: object = None) -> Speculate:
-    """Where drafts come from: never "auto" where there is no draft model, which is then "lookup" on the CPU.
+def asked_speculation(wanted: Speculate | None, draft: object = None) -> Speculate:
+    """What is asked for, "auto" where nothing is.
 
-    On a GPU a reply's own text is taken only if that is asked for, as steps begin before tokens are known. Raises
-    UsageError where a draft model is asked for or given, but not both.
+    Raises UsageError where a draft model or head is asked for and not given, or given beside what does not take it.
     """
     if draft is None and wanted == "draft":
         problem = "speculate is draft, but there is no draft model: --draft MODEL (draft=MODEL) names one"
         raise UsageError(problem, argument="speculate")
-    if draft is not None and wanted in ("lookup", "off"):
+    if draft is not None and wanted in ("lookup", "off", "mtp"):
         raise UsageError(f"speculate is {wanted}, beside a draft model (allowed: auto, draft)", argument="speculate")
-    if wanted not in (None, "auto"):
+    return wanted or "auto"
+
+
+def speculation(wanted: Speculate, backend: Backend, *, drafts: bool) -> Speculate:
+    """Where drafts come from: never "auto" where nothing `drafts`, which is then "lookup" on the CPU.
+
+    On a GPU a reply's own text is taken only if that is asked for, as steps begin before tokens are known.
+    """
+    if wanted != "auto":
         return wanted
     on_device = isinstance(backend, AsyncBackend)
-    return ("off" if on_device else "lookup") if draft is None else ("draft" if on_device else "auto")
+    return ("draft" if on_device else "auto") if drafts else ("off" if on_device else "lookup")
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,8 @@ class EngineConfig:
     embeds         steps give what logits are made of, [outputs, n_embd], in their place
     n_pages        of the cache (default: n_ctx tokens for each sequence)
     kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
-    speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, a "draft" model, both
-                   ("auto"), or "off"
+    speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, a layer of the model
+                   that guesses tokens ("mtp"), a "draft" model or head, all of these ("auto"), or "off"
     weight_cache   weights packed for the CPU are kept on the disk and mapped at the next start; False removes them
     max_loras      adapters, each with a scale, or sets of them, that sequences may have at a time; 0 for none
     max_lora_rank  the highest rank of these

@@ -12,7 +12,7 @@ from octavo.graph.executor import Executor
 from octavo.graph.node import Node, Sizes
 from octavo.graph.protocol import Backend, ForecastingBackend, StandIn
 from octavo.graph.schedule import Schedule
-from octavo.runtime.sampling.top_k import BEST, CANDIDATES, LOGITS
+from octavo.runtime.sampling.top_k import BEST, CANDIDATES, CHANGED, LOGITS
 
 PROMPTS = (31, 7, 3)
 """Tokens of prompts: whole tiles of each size and smaller ones for the rest, whatever the largest tile is."""
@@ -50,7 +50,7 @@ def _steps(limits: Sizes) -> Iterator[Sizes]:
 def _outputs(schedule: Schedule) -> Iterator[tuple[int, ...]]:
     """What steps of one sequence are asked for: all logits, or the likeliest tokens."""
     yield (LOGITS,)
-    if len(schedule.graph.outputs) > 1:
+    if len(schedule.graph.outputs) > CHANGED:
         yield (BEST,)
         yield (CANDIDATES,)
 

@@ -19,6 +19,8 @@ TOTAL       `log_sum_exp`
 CHANGED     as CANDIDATES, after inputs `places` and `changes` of op `adjust`, `masked` and `masks` of op `mask`; LOGITS
             of the rows that these name are others then
 DRAWN       `draw` from CANDIDATES, after input `draws`; not on every backend
+
+Hidden states, where a graph gives them beside logits, are the last one.
 """
 
 MAX_CANDIDATES = 64
@@ -30,7 +32,7 @@ def finder(graph: Graph, where: Mapping[int, int], backends: Sequence[Backend]) 
 
     `where` gives the number of the backend of each node by its id.
     """
-    (logits,) = graph.outputs
+    logits = graph.outputs[0]
     if logits.is_leaf or not isinstance(logits.shape[-1], int):
         return None
     backend = backends[where[id(logits)]]
@@ -39,11 +41,12 @@ def finder(graph: Graph, where: Mapping[int, int], backends: Sequence[Backend]) 
 
 
 def with_candidates(graph: Graph, backend: Backend) -> Graph:
-    """A graph of logits, with the outputs above. CHANGED changes the logits in their place, after all others.
+    """A graph of logits, and of hidden states if it has any, with the outputs above. CHANGED changes the logits in
+    their place, after all others.
 
     Of logits that are gathered of parts on several ranks the parts are searched, and only what was found is gathered.
     """
-    (logits,) = graph.outputs
+    logits, *hidden = graph.outputs
     n = logits.shape[-1]
     assert isinstance(n, int)
     k = min(MAX_CANDIDATES, n)
@@ -57,7 +60,7 @@ def with_candidates(graph: Graph, backend: Backend) -> Graph:
     of_changed = rows.top(changed, k, "changed candidates")
     drawn = apply("draw", found, _input("draws", "outputs", 12), label="drawn")
     more = (drawn,) if backend.supports(drawn)[0] else ()
-    return Graph.of(logits, best, found, rows.total(), of_changed, *more)
+    return Graph.of(logits, best, found, rows.total(), of_changed, *more, *hidden)
 
 
 class _Rows:

@@ -20,6 +20,7 @@ from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.sampling.step_sampler import SampledToken, StepSampler
 from octavo.runtime.scheduler.request import Request, State
+from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import after_draft
 
 log = logging.getLogger("octavo")
@@ -40,6 +41,8 @@ class DraftSequence:
 
 class DraftModel:
     """Drafts of requests by an engine; `seconds` is what a token of each of several drafts takes."""
+
+    name: DrafterName = "draft"
 
     def __init__(self, engine: Engine, n_known: int) -> None:
         self.engine = engine

@@ -6,7 +6,7 @@ from typing import Literal
 
 from octavo.runtime.speculation.ngram_drafter import NgramDrafter
 
-DrafterName = Literal["lookup", "history", "draft", "grammar"]
+DrafterName = Literal["lookup", "history", "head", "draft", "grammar"]
 FIRST_RATE = 0.7
 """How likely a token of a draft is to be accepted while nothing is known of it."""
 SHARE = 0.1

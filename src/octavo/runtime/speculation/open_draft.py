@@ -2,66 +2,57 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-
 from octavo.errors import BackendError, HostMemoryError, ModelError, UsageError
-from octavo.graph.protocol import Backend, BoundedBackend
-from octavo.huggingface import open_model_file
-from octavo.io.model_path import resolve
+from octavo.graph.protocol import AsyncBackend, Backend, BoundedBackend
+from octavo.io.gguf import GGUFFile
 from octavo.io.system_memory import room
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig
 from octavo.runtime.engine.engine_limits import context_of
-from octavo.runtime.text_embedding import is_embedding_model, require_generating
+from octavo.runtime.text_embedding import require_generating
 from octavo.text import Tokenizer
 
 GIB = 1 << 30
 
 
-def open_draft(path: str | os.PathLike[str], main: Engine, vocabulary: Tokenizer) -> Engine:
-    """The engine of a draft model, whose weights are not read yet. It has a cache for as many sequences as `main`.
+def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer) -> Engine:
+    """The engine of the draft model in a file, whose weights are not read yet. It has a cache for as many sequences as
+    `main`.
 
-    Raises ModelError for a model of another vocabulary, or with states, from which no token can be taken back; for one
+    Raises ModelError for a model of another vocabulary, or with states, from which it can't take tokens back; for one
     that does not fit beside the other HostMemoryError, or BackendError of a GPU's memory; UsageError where `main` makes
     embeddings, or is divided among ranks.
     """
     if main.config.embeds or main.ranks > 1:
         what = "a model that makes embeddings" if main.config.embeds else "tensor_parallel"
         raise UsageError(f"draft: there is no draft model for {what}", argument="draft")
-    file = open_model_file(resolve(path))
-    try:
-        spec = read_model(file)
-        _require_fit(spec, main.model, vocabulary)
-        config = EngineConfig(
-            n_ctx=min(main.n_ctx, context_of(spec, main.n_ctx)), max_sequences=main.config.max_sequences,
-            cache_type=main.config.cache_type, n_batch=main.config.n_batch, n_pages=main.pool.n_pages,
-            weight_cache=main.config.weight_cache,
-        )
-        draft = Engine(spec, main.backends, config)
-        _require_memory(main, draft, main.backends)
-        return draft
-    except BaseException:
-        file.close()
-        raise
+    spec = read_model(file)
+    require_fit(spec, vocabulary)
+    require_way_back(main.model, main.backends[0])
+    config = EngineConfig(
+        n_ctx=min(main.n_ctx, context_of(spec, main.n_ctx)), max_sequences=main.config.max_sequences,
+        cache_type=main.config.cache_type, n_batch=main.config.n_batch, n_pages=main.pool.n_pages,
+        weight_cache=main.config.weight_cache,
+    )
+    draft = Engine(spec, main.backends, config)
+    require_memory(main, draft, "its draft model")
+    return draft
 
 
-def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tokenizer) -> None:
-    """Raise OctavoError, as `open_draft` does, for a draft model that can't draft for a model, whatever is free."""
-    if is_embedding_model(main):
-        raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
-    with open_model_file(resolve(path)) as file:
-        _require_fit(read_model(file), main, vocabulary)
+def require_way_back(main: ModelSpec, backend: Backend) -> None:
+    """Raise ModelError where a model can have no drafts: with layers that have states on a GPU, as steps of several
+    tokens round these otherwise than those of one."""
+    if isinstance(backend, AsyncBackend) and any(main.graph().leaves("state")):
+        raise ModelError("layers with states have no drafts on a GPU", file=main.file.path)
 
 
-def _require_fit(draft: ModelSpec, main: ModelSpec, vocabulary: Tokenizer) -> None:
+def require_fit(draft: ModelSpec, vocabulary: Tokenizer) -> None:
+    """Raise ModelError for a model that can't draft for one with this vocabulary."""
     require_generating(draft)
     _require_vocabulary(Tokenizer.from_gguf(draft.file), vocabulary, draft.file.path)
-    for one in (draft, main):
-        if any(one.graph().leaves("state")):
-            told = "layers with states take no token back: neither drafts nor draft models"
-            raise ModelError(told, file=one.file.path)
+    if any(draft.graph().leaves("state")):
+        raise ModelError("layers with states take no token back: another draft model is needed", file=draft.file.path)
 
 
 def _require_vocabulary(own: Tokenizer, other: Tokenizer, path: str) -> None:
@@ -80,10 +71,12 @@ MOST_UNUSED = 512
 """Tokens by which vocabularies of one family differ, to whose end sizes that kernels like are padded."""
 
 
-def _require_memory(main: Engine, draft: Engine, backends: Sequence[Backend]) -> None:
+def require_memory(main: Engine, draft: Engine, name: str) -> None:
+    """Raise HostMemoryError, or BackendError of a GPU's memory, where a model and what drafts for it do not fit."""
+    backends = main.backends
     needed = [engine.needs().total for engine in (main, draft)]
-    what = f"{needed[0] / GIB:.2f} GiB are needed for the model and {needed[1] / GIB:.2f} for its draft model"
-    advice = "a shorter context would take less, or no draft model"
+    what = f"{needed[0] / GIB:.2f} GiB are needed for the model and {needed[1] / GIB:.2f} for {name}"
+    advice = "a shorter context would take less, or no drafts"
     if isinstance(backends[0], BoundedBackend):
         if sum(needed) > (free := backends[0].free()):
             raise BackendError(f"device {backends[0].name}: {what}, but {free / GIB:.2f} GiB are free: {advice}")

@@ -1,9 +1,10 @@
 """Speculative decoding: steps that verify drafts of replies, so that they bring more than one token of a reply.
 
-A draft comes from what the request's grammar forces, from its own text, from replies that ended, or from a draft model:
-the first that knows something. A step computes its tokens as it does those of a prompt, with logits at each, and at
-each position a token is sampled as if those before it had been sampled one by one. The draft is accepted up to the
-first other token, which is the last that the step brings. So replies are the same as without drafts.
+A draft comes from what the request's grammar forces, from its own text, from replies that ended, from a head of the
+model or from a draft model: the first that knows something. A step computes its tokens as it does those of a prompt,
+with logits at each, and at each position a token is sampled as if those before it had been sampled one by one. The
+draft is accepted up to the first other token, which is the last that the step brings. So replies are the same as
+without drafts.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.scheduler.scheduler import ScheduledStep
 from octavo.runtime.speculation.draft_lengths import DraftLengths
-from octavo.runtime.speculation.draft_model import DraftModel
 from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import DraftConstraint, after_draft
+from octavo.runtime.speculation.drafter import Drafter
 from octavo.runtime.speculation.history_drafter import HistoryDrafter
+from octavo.runtime.speculation.kept_states import KeptStates, can_go_back
 
 MOST_TOKENS = 7
 """Tokens of a draft at the most."""
@@ -44,14 +46,14 @@ NONE = Draft([])
 class Speculator:
     """Makes drafts for the requests of a step where they pay, and has them verified.
 
-    `lookup`: drafts come from the requests' own texts, too, and from replies before; `model` makes those of requests
-    that have no other.
+    `lookup`: drafts come from the requests' own texts, too, and from replies before; `drafters`, the first before the
+    others, make those of requests that have no other.
     """
 
     def __init__(
-        self, sampler: StepSampler, budget: PrefillBudget, model: DraftModel | None = None, *, lookup: bool = True
+        self, sampler: StepSampler, budget: PrefillBudget, drafters: Sequence[Drafter] = (), *, lookup: bool = True
     ) -> None:
-        self.sampler, self.engine, self.model, self._lookup = sampler, sampler.engine, model, lookup
+        self.sampler, self.engine, self.drafters, self._lookup = sampler, sampler.engine, drafters, lookup
         self.lengths, self.history = DraftLengths(MOST_TOKENS, budget.seconds), HistoryDrafter()
 
     def drafts(self, step: ScheduledStep) -> Drafts:
@@ -63,12 +65,15 @@ class Speculator:
         room = self.engine.limits["outputs"] - replies
         known = {request: draft for request in requests if (draft := self._known(request)).tokens}
         found = self._shortened(known, replies, room)
-        if self.model is not None and (others := [r for r in requests if r not in found]):
-            found |= self._drafted(self.model, others, found, replies, room)
+        for drafter in self.drafters:
+            if others := [r for r in requests if r not in found]:
+                found |= self._drafted(drafter, others, found, replies, room)
         found = {request: draft for request, draft in found.items() if _is_foreseen(request, draft)}
         held = {r: DraftConstraint(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
         wait_while_due(held.values())
-        return {r: draft for r, draft in found.items() if r not in held or held[r].pending_mask is None}
+        ready = [(r, draft) for r, draft in found.items() if r not in held or held[r].pending_mask is None]
+        states = self.engine.pool.states
+        return dict(ready if states is None else ready[: states.free])
 
     def _known(self, request: Request) -> Draft:
         """A draft that costs nothing to make."""
@@ -94,19 +99,19 @@ class Speculator:
         self.lengths.pays(replies, ())
 
     def _drafted(
-        self, model: DraftModel, requests: Sequence[Request], others: Drafts, replies: int, room: int
+        self, drafter: Drafter, requests: Sequence[Request], others: Drafts, replies: int, room: int
     ) -> dict[Request, Draft]:
-        """Drafts of the draft model beside `others`, where their tokens and the time to make them pay."""
-        requests = [request for request in requests if model.can_draft(request, MOST_TOKENS)]
-        rates, most = [request.drafts.rate("draft") for request in requests], [MOST_TOKENS] * len(requests)
+        """Drafts beside `others`, where their tokens and the time to make them pay."""
+        requests = [request for request in requests if drafter.can_draft(request, MOST_TOKENS)]
+        rates, most = [request.drafts.rate(drafter.name) for request in requests], [MOST_TOKENS] * len(requests)
         taken = [r.drafts.rate(one.drafter) ** (i + 1) for r, one in others.items() for i in range(len(one.tokens))]
         lengths = self.lengths.plan(
-            replies, rates, most, room=room, pass_seconds=model.seconds(len(requests)), taken=taken
+            replies, rates, most, room=room, pass_seconds=drafter.seconds(len(requests)), taken=taken
         )
         if not any(lengths):
             return {}
-        made = model.drafts(dict(zip(requests, lengths, strict=True)))
-        return {r: Draft(tokens, "draft") for r, tokens in made.items() if self._grown(r, len(tokens))}
+        made = drafter.drafts(dict(zip(requests, lengths, strict=True)))
+        return {r: Draft(tokens, drafter.name) for r, tokens in made.items() if self._grown(r, len(tokens))}
 
     def _shortened(self, found: Drafts, replies: int, room: int) -> dict[Request, Draft]:
         """Drafts as long as they pay and there is room, whose pages are there."""
@@ -123,7 +128,8 @@ class Speculator:
         foreseen = request.constraint is None or foresees(request.constraint)
         goes_on = len(request.tokens) + 1 < request.end
         grows = request.banned is None  # drafters know texts that only grow
-        return foreseen and goes_on and grows and isinstance(request.sampler, ChainSampler)
+        takes_back = can_go_back(self.engine.pool, request.sequence)
+        return foreseen and goes_on and grows and takes_back and isinstance(request.sampler, ChainSampler)
 
     def _grown(self, request: Request, n: int) -> bool:
         """Whether there is room for a draft of n tokens; its pages are there then."""
@@ -146,12 +152,29 @@ class Speculator:
                 one = request if not position else after_draft(request, draft[:position])
                 sampling.append((one, i))
                 positions[one] = position
-        sampled = self.sampler.step(feeds, sampling, positions)
+        kept = KeptStates(self.engine.pool, (request.sequence for request in drafts))
+        try:
+            sampled = self.sampler.step(feeds, sampling, positions)
+        except BaseException:
+            kept.settle(request.sequence for request in drafts)
+            raise
         found: dict[Request, list[SampledToken | Exception]] = {}
         for one, i in sampling:
             request = step.parts[i][0]
             found.setdefault(request, []).append(sampled[one])
-        return {request: self._accepted(request, all_, drafts.get(request, NONE)) for request, all_ in found.items()}
+        found = {request: self._accepted(request, all_, drafts.get(request, NONE)) for request, all_ in found.items()}
+        last = {request: _last(request, found[request]) for request in drafts}
+        kept.settle(request.sequence for request, draft in drafts.items() if last[request] < len(draft.tokens))
+        for request, n in last.items():
+            if self.engine.pool.states is not None and _ends(request, found[request][n], n):
+                self._complete_state(request, drafts[request].tokens[:n])
+        return found
+
+    def _complete_state(self, request: Request, accepted: Sequence[int]) -> None:
+        """Have the state of a request that ends see all of its tokens, so that another prompt can go on from there."""
+        sequence, text = request.sequence, [*request.tokens, *accepted]
+        if sequence.seen < len(text):
+            self.engine.compute([Feed(sequence, text[sequence.seen :], 0, sequence.seen - len(sequence))])
 
     def _accepted(
         self, request: Request, sampled: list[SampledToken | Exception], draft: Draft
@@ -169,6 +192,16 @@ class Speculator:
         """Learn what tokens of drafts cost from a step that had them; one of a new size takes longer than others."""
         tokens = sum(len(draft.tokens) for draft in drafts.values())
         self.lengths.observe(step.num_decodes, tokens, seconds, 2 if self.engine.pads else 1)
+
+
+def _last(request: Request, sampled: Sequence[SampledToken | Exception]) -> int:
+    """The number of the last of some tokens that a request gets: that which ends it, if one does."""
+    return next((i for i, one in enumerate(sampled) if _ends(request, one, i)), len(sampled) - 1)
+
+
+def _ends(request: Request, sampled: SampledToken | Exception, number: int) -> bool:
+    """Whether a token ends a request, which comes after as many others as `number` says."""
+    return _token(sampled) in request.stop_ids or len(request.tokens) + number + 1 >= request.end
 
 
 def _token(sampled: SampledToken | Exception) -> int | None:

@@ -13,7 +13,7 @@ from octavo.progress import Show, in_log, shown
 from octavo.runtime.cache.page_pool import page_bytes
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.engine import Engine
-from octavo.runtime.engine.engine_config import EngineConfig, speculation
+from octavo.runtime.engine.engine_config import EngineConfig, asked_speculation
 from octavo.runtime.engine.engine_limits import context_of
 from octavo.runtime.engine.placement import backends_for
 from octavo.runtime.engine.tensor_overrides import device_of, overrides
@@ -46,7 +46,7 @@ def load_model(
     config = EngineConfig(
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, pipeline=options.pipeline,
         kv_memory=kv_memory, max_sequences=options.max_sequences, weight_cache=options.weight_cache,
-        speculate=speculation(options.speculate, backends[0], options.draft),
+        speculate=asked_speculation(options.speculate, options.draft),
         overrides=overrides(dict(options.override_tensor), options.n_cpu_moe),
         max_loras=options.max_loras, max_lora_rank=options.max_lora_rank or highest_rank(options, spec),
     )

@@ -1,0 +1,141 @@
+"""Layers that guess tokens (multi-token prediction, arXiv 2412.19437, section 2.2) as heads of their model.
+
+At position i such a layer is given [enorm(embedding of token i + 1); hnorm(hidden state of i)] times `eh_proj`; a norm
+and the output matrix make logits of what it gives. The embedding and the output are the model's where a file has none
+of its own. Of several layers the first makes all guesses, as vLLM has it for MiMo-V2: it reads what it gave itself.
+
+A head is the block behind a model's layers, in its file or in a file that has nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from octavo.errors import ModelError
+from octavo.formats import QTensor
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.names import split_layer
+from octavo.graph.node import Node
+from octavo.io.gguf import GGUFFile
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import ModelSpec, NextLayer
+from octavo.models.shared.decoder import Decoder
+from octavo.models.shared.head import HeadSpec
+from octavo.models.shared.hidden_states import before_output
+from octavo.models.shared.hparams import Hyperparams
+from octavo.models.shared.reader import NEXTN
+from octavo.models.shared.refusal import require_model
+from octavo.models.shared.weights import Tensors, Weights, check_tensors
+
+OWN = {"token_embd": "nextn.embed_tokens", "output": "nextn.shared_head_head"}
+"""What a block may have in place of the model's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextLayerHead(HeadSpec):
+    """The first layer behind a model's own; `file` has its tensors."""
+
+    @property
+    def layer(self) -> int:
+        """Its number."""
+        return self.main.hparams.n_layer
+
+    @property
+    def how(self) -> NextLayer:
+        how = self.architecture.next_layer
+        assert how is not None
+        return how
+
+    def tap(self, g: GraphBuilder, residuals: Sequence[Node], last: Node) -> Node:
+        return last if self.how.reads_normed else residuals[-1]
+
+    def build(self, g: GraphBuilder, hidden: Node) -> tuple[Node, Node]:
+        network, hp, i = self.architecture.network, self.hparams, self.layer
+        assert isinstance(network, Decoder)
+        w = Weights(_Tensors(self.file, self.main.file, i))  # type: ignore[arg-type]
+        b = w.block(i)
+        embedding = layers.norm(g, hp, b, "nextn.enorm", network.embedded(g, hp, w))
+        x = g.beside(embedding, layers.norm(g, hp, b, "nextn.hnorm", hidden))
+        x = network.build_layer(g, hp, b, layers.linear(g, b, "nextn.eh_proj", x), i)
+        norm = network.output_norm if b.get(self.how.norm) is None else f"blk.{i}.{self.how.norm}"
+        logits = replace(network, output_norm=norm).output(g, hp, w, x)
+        normed = before_output(logits)
+        return logits, normed if self.how.gives_normed else normed.inputs[0]
+
+
+class _Tensors:
+    """The tensors that a head reads, by the names that its model gives them; its own go before the model's."""
+
+    def __init__(self, file: GGUFFile, main: GGUFFile, layer: int) -> None:
+        self.path, self._names, self.tensors = file.path, dict[str, tuple[GGUFFile, str]](), dict[str, object]()
+        for source in (main, file):
+            self._add(source, {name: name for name in source.tensors})
+        for stem, own in OWN.items():
+            block = f"blk.{layer}.{own}"
+            if f"{block}.weight" in file.tensors:
+                ends = [name.removeprefix(block) for name in file.tensors if name.startswith(f"{block}.")]
+                for name in [name for name in self.tensors if name.startswith(f"{stem}.")]:
+                    del self.tensors[name], self._names[name]
+                self._add(file, {stem + end: block + end for end in ends})
+
+    def _add(self, file: GGUFFile, names: Mapping[str, str]) -> None:
+        for name, stored in names.items():
+            self.tensors[name], self._names[name] = file.tensors[stored], (file, stored)
+
+    def tensor(self, name: str) -> QTensor:
+        file, stored = self._names[name]
+        return file.tensor(stored)
+
+
+def head_of(main: ModelSpec) -> NextLayerHead | None:
+    """The head in a model's own file; None where there is none that can be computed."""
+    how, hp = main.architecture.next_layer, main.hparams
+    if how is None or not hp.n_next or not isinstance(main.architecture.network, Decoder):
+        return None
+    if not all(name in main.file.tensors for name, want in _expected(main).items() if not want.optional):
+        return None
+    return NextLayerHead(main.file, main.architecture, _sizes(hp), main=main)
+
+
+def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
+    """The head of a model in a file of its own: its metadata are the model's, with one layer more, which guesses.
+
+    Raises ModelError where it does not belong to this model, naming the size that differs or what is missing.
+    """
+    require_model(file)
+    name, wanted = file.metadata.get_str("general.architecture"), main.architecture.name
+    if name != wanted:
+        raise ModelError(f"is a head of {name}, not of {wanted}", file=file.path, field="general.architecture")
+    if main.architecture.next_layer is None or not isinstance(main.architecture.network, Decoder):
+        raise ModelError(f"Octavo computes no layers of {name} that guess tokens", file=file.path)
+    file, metadata = main.architecture.updated(file)
+    shapes = {info.name: tuple(info.shape) for one in (main.file, file) for info in one.tensors.values()}
+    hp = main.architecture.read(metadata, file.path, shapes)
+    if not hp.n_next:
+        raise ModelError("is 0: no layer guesses tokens", file=file.path, field=f"{name}.{NEXTN}", allowed="1 or more")
+    own, of_main = (vars(replace(one, n_next=0)) for one in (hp, main.hparams))
+    if wrong := next((field for field in own if own[field] != of_main[field] and field != "n_ctx_train"), None):
+        problem = f"the head is of a model with {wrong} {own[wrong]}; this one has {of_main[wrong]}"
+        raise ModelError(problem, file=file.path)
+    check_tensors(file, _expected(replace(main, hparams=hp)))
+    return NextLayerHead(file, main.architecture, _sizes(hp), main=main)
+
+
+def _expected(spec: ModelSpec) -> Tensors:
+    """The tensors that a head's file may have, of which those of the first layer that guesses are needed."""
+    network, hp = spec.architecture.network, spec.hparams
+    assert isinstance(network, Decoder)
+    first = hp.n_layer
+    found = {
+        name: replace(want, optional=True) for name, want in spec.architecture.tensors(hp).items()
+        if (layer := split_layer(name)[0]) is None or layer >= first
+    }
+    found |= {f"blk.{first}.{name}": want for name, want in network.layer_tensors(hp, first).items()}
+    own = (f"blk.{first}.nextn.{name}.weight" for name in ("enorm", "hnorm", "eh_proj"))
+    return found | {name: replace(found[name], optional=False) for name in own}
+
+
+def _sizes(hp: Hyperparams) -> Hyperparams:
+    """The model's, where the layer behind its own has no window."""
+    return replace(hp, windowed=(*hp.windowed, *[False] * hp.n_next)) if hp.windowed else hp

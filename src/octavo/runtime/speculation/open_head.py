@@ -1,0 +1,90 @@
+"""Opening a head beside its model: that of the model's own file, or one in a file of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from octavo.errors import ModelError, OctavoError, UsageError
+from octavo.graph.protocol import Backend
+from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile
+from octavo.io.model_path import resolve
+from octavo.models import ModelSpec, read_model
+from octavo.models.shared.head import HeadSpec
+from octavo.models.shared.next_layer import head_of, read_next_layer
+from octavo.models.shared.refusal import is_next_layer
+from octavo.runtime.engine.engine import Engine
+from octavo.runtime.engine.engine_config import EngineConfig
+from octavo.runtime.speculation.open_draft import require_fit, require_memory, require_way_back
+from octavo.runtime.text_embedding import is_embedding_model
+from octavo.text import Tokenizer
+
+log = logging.getLogger("octavo")
+
+
+def read_head(file: GGUFFile, main: ModelSpec) -> HeadSpec | None:
+    """The head in a file; None for a file that has a model.
+
+    Raises ModelError for a head of another model, and where the model gives no hidden states.
+    """
+    if not is_next_layer(file):
+        return None
+    return read_next_layer(file, main)
+
+
+def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tokenizer) -> None:
+    """Raise OctavoError for a draft model, or a head, that can't draft for a model, whatever is free."""
+    if is_embedding_model(main):
+        raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
+    with open_model_file(resolve(path)) as file:
+        if read_head(file, main) is None:
+            require_fit(read_model(file), vocabulary)
+
+
+def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpec | None:
+    """The head in a model's own file, where `config.speculate` is auto or mtp; None where there is none.
+
+    With auto one that can't be used is left out, which a line in the log tells; with mtp it raises what `require_head`
+    does, or ModelError where there is none.
+    """
+    if config.speculate not in ("auto", "mtp"):
+        return None
+    head, asked = head_of(main), config.speculate == "mtp"
+    try:
+        if head is None and asked:
+            problem = "has no layer that guesses tokens (MTP) and can be computed; --draft takes a head in a file"
+            raise ModelError(problem, file=main.file.path)
+        if head is not None:
+            require_head(head, config, backend)
+        return head
+    except OctavoError as error:
+        if asked:
+            raise
+        log.info("%s: its layer that guesses tokens is left out: %s", main.file.path, error)
+        return None
+
+
+def require_head(head: HeadSpec, config: EngineConfig, backend: Backend) -> None:
+    """Raise UsageError or ModelError where the engine of a head's model, first on this backend, can have no head."""
+    main, ranks = head.main, 1 if backend.communicator is None else backend.communicator.ranks
+    embeds = config.embeds or is_embedding_model(main)
+    stages = config.pipeline if isinstance(config.pipeline, int) else len(config.pipeline)
+    if embeds or ranks > 1 or stages > 1:
+        what = "a model that makes embeddings" if embeds else "tensor_parallel" if ranks > 1 else "pipeline"
+        raise UsageError(f"draft: there is no head for {what}", argument="draft")
+    require_way_back(main, backend)
+    main.graph(tap=head.tap)
+
+
+def open_head(head: HeadSpec, main: Engine) -> Engine:
+    """The engine of a head, with a cache for as many sequences as its model's, whose weights are not read yet.
+
+    Raises HostMemoryError, or BackendError of a GPU's memory, where it does not fit beside the model.
+    """
+    config: dict[str, Any] = {name: getattr(main.config, name) for name in ("max_sequences", "cache_type", "n_batch")}
+    config |= {"n_ctx": main.n_ctx, "n_pages": main.pool.n_pages}
+    engine = Engine(head, main.backends, EngineConfig(**config), shares=main)
+    require_memory(main, engine, "its head")
+    return engine
