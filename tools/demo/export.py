@@ -62,7 +62,9 @@ def add_identity(writer: gguf.GGUFWriter) -> None:
     writer.add_sampling_temp(0.0)
 
 
-def add_sizes(writer: gguf.GGUFWriter, c: Config) -> None:
+def add_sizes(
+    writer: gguf.GGUFWriter, c: Config, stored: gguf.LlamaFileType = gguf.LlamaFileType.MOSTLY_F16
+) -> None:
     """The hyperparameters of the qwen3 architecture."""
     writer.add_context_length(c.context)
     writer.add_embedding_length(c.width)
@@ -75,7 +77,7 @@ def add_sizes(writer: gguf.GGUFWriter, c: Config) -> None:
     writer.add_rope_freq_base(c.rope_base)
     writer.add_layer_norm_rms_eps(c.eps)
     writer.add_vocab_size(c.vocabulary)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_file_type(stored)
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:

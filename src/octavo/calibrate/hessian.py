@@ -70,11 +70,11 @@ class Hessian:
 
     def matrix(self) -> Any:
         """The mean of x x^T, [K, K], symmetric; zeros where nothing was counted."""
-        mean = self._sum / max(self.tokens, 1)
+        mean = self._with_whole(_shrunk(self._sum / max(self.tokens, 1), self.kept), upper=True)
         run_tiles(
             partial(_mirror, mean, i, j) for i in spans(self.size) for j in spans(self.size) if j.start >= i.start
         )
-        return self._with_whole(_shrunk(mean, self.kept), 0)
+        return mean
 
     def add_whole(self, x: Any, y: Any | None = None) -> None:
         """Count vectors x, and y beside them, [T, K] each, whatever `kept` is: those that a text has few of."""
@@ -83,9 +83,10 @@ class Hessian:
         self._whole.append((x, x if y is None else y))
         self.tokens += len(x)
 
-    def _with_whole(self, mean: Any, second: int) -> Any:
+    def _with_whole(self, mean: Any, *, upper: bool) -> Any:
+        """A mean with the vectors that count whole; with `upper` by themselves, else beside the others."""
         for x, y in self._whole:
-            mean += arrays.cast(x.T @ (y if second else x), mean) / max(self.tokens, 1)
+            _add_products(mean, x / self.tokens, x if upper else y, upper=upper)
         return mean
 
     def diagonal(self) -> npt.NDArray[np.float64]:
@@ -117,7 +118,7 @@ class CrossHessian:
 
     def cross(self) -> Any:
         """The mean of y x^T, [K, K]: rows are channels of the quantized model's vectors."""
-        return self.hessian._with_whole(_shrunk(self._sum / max(self.tokens, 1), self.hessian.kept), 1)
+        return self.hessian._with_whole(_shrunk(self._sum / max(self.tokens, 1), self.hessian.kept), upper=False)
 
 
 def _shrunk(mean: Any, kept: float) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Literal
@@ -69,6 +70,7 @@ class GraphBuilder:
         self.kinds = self._input("kinds", ("tokens",))
         self.starts = self._input("starts", ("boundaries",))
         self.slots = self._input("slots", ("sequences",))
+        self._further = 0
         self._lies = self._tables("pages", "rows")
         self._windows_lie = self._tables("window_pages", "window_rows") if window_pages else self._lies
         self.residuals: list[Node] = []
@@ -95,9 +97,19 @@ class GraphBuilder:
     def get_rows(self, table: Node, rows: Node) -> Node:
         return apply("get_rows", table, rows, label=_label(table))
 
+    def after(self, tokens: Node) -> GraphBuilder:
+        """A builder for one more token of each sequence, int [outputs], in the same step: of sequences that each have
+        one output. Their places are inputs `positions_1`, `rows_1` and so on."""
+        made = copy(self)
+        made._further += 1
+        made.tokens = tokens
+        made.positions = self._input(f"positions_{made._further}", ("outputs",))
+        made._lies = made._windows_lie = self._lies[0], self._input(f"rows_{made._further}", ("outputs",), "i64")
+        return made
+
     def last(self, x: Node) -> Node:
         """Of x [T, K], the rows whose logits are wanted."""
-        return apply("get_rows", x, self.outputs, label="outputs")
+        return x if self._further else apply("get_rows", x, self.outputs, label="outputs")
 
     def rms_norm(self, x: Node, weight: Node, eps: float) -> Node:
         return apply("rms_norm", x, weight, eps=eps, label=_label(weight))
@@ -119,6 +131,11 @@ class GraphBuilder:
         assert isinstance(width, int)
         assert width % heads == 0
         return apply("reshape", x, shape=(x.shape[0], heads, width // heads), label=x.name)
+
+    def likeliest(self, logits: Node) -> Node:
+        """[T, N] -> int [T], the place of the largest value."""
+        found = self.top_k(logits, 1)
+        return apply("reshape", found, shape=found.shape[:1], label=found.name)
 
     def join_of_heads(self, x: Node) -> Node:
         """[T, H, D] -> [T, H * D]."""

@@ -24,7 +24,7 @@ from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
 from octavo.runtime.speculation.open_draft import open_draft
-from octavo.runtime.speculation.open_head import open_head, own_head, read_head, require_head
+from octavo.runtime.speculation.open_head import open_draft_file, open_head, own_head, read_head, require_head
 from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, require_generating
 from octavo.text import Tokenizer
 
@@ -163,7 +163,7 @@ def model_of(
                 f"{tokenizer.n_vocab} tokens, but the embedding has {architecture.hparams.n_vocab} rows",
                 file=file.path, field="tokenizer.ggml.tokens",
             )
-        drafts = None if draft is None else open_model_file(resolve(draft))
+        drafts = None if draft is None else open_draft_file(draft, architecture)
         engine, head = _with_head(architecture, backends, config, drafts)
         engine.lora = lora
         if drafts is not None and (head is None or head.model.file is file):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 LONG = 4.0
 """Times the median length from which a vector is one of a few: in some layers of most models the first token of a
 sequence is hundreds of times as long as others (arXiv 2402.17762), and what it becomes serves all that attend to it."""
+RARE = 64
+"""Such a vector is one in this many at most; where there are more, all are alike."""
 CHANNELS, RUN = 512, 512
 """Channels by which halves of a text are compared, and vectors of it that are of one half, at most."""
 TOKENS = 4096
@@ -183,10 +186,14 @@ def _lengths(x: Any) -> Any:
 
 
 def _longest(batches: Iterable[Any]) -> float:
-    """The square of the length from which vectors are few of their kind."""
-    squares = [on_host(_lengths(x)) for x in batches]
+    """The square of the length beyond which vectors count whole; infinite where more than one in RARE would."""
+    found = [on_host(_lengths(x)) for x in batches]
+    if not found:
+        return math.inf
+    squares = np.concatenate(found)
     with np.errstate(invalid="ignore"):
-        return LONG**2 * float(np.median(np.concatenate(squares))) if squares else 0.0
+        longest = LONG**2 * float(np.median(squares))
+    return longest if RARE * int((squares > longest).sum()) <= len(squares) else math.inf
 
 
 class _Halves:

@@ -50,6 +50,19 @@ class HeadSpec(ModelSpec, ABC):
         hidden  [T, width], of the model or of the head itself, beside `g.tokens`
         """
 
+    def guesses(self, n: int, *, cache_type: CacheType, n_ctx: int) -> Graph:
+        """The graph of n guesses in a row, each with the likeliest token of the one before: int [outputs], n of them.
+
+        Sequences have one output each, and where their further tokens lie are inputs, see `GraphBuilder.after`.
+        """
+        g, found = GraphBuilder(cache_type, PAGE_SIZE, n_ctx), list[Node]()
+        hidden = g.hidden(self.width)
+        for _ in range(n):
+            logits, hidden = self.build(g, hidden)
+            found.append(g.likeliest(logits))
+            g = g.after(found[-1])
+        return Graph.of(*found)
+
     def graph(
         self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None,
         vectors: bool = False, window_pages: bool = False, tap: Tap | None = None,

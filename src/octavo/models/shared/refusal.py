@@ -16,9 +16,10 @@ _NO_MODELS = {
     "give the GGUF file of the text model",
     "imatrix": "is an importance matrix, no model: `octavo quantize --imatrix` takes it",
     "controlvector": "is a control vector, no model, and Octavo can't apply it",
+    "eagle3": "is an EAGLE-3 head, no model by itself: give it as --draft beside the model that it is of",
 }
 """By GGUF's `general.type`."""
-_TYPES = {"clip": "mmproj", "controlvector": "controlvector"}
+_TYPES = {"clip": "mmproj", "controlvector": "controlvector", "eagle3": "eagle3"}
 """What files of an architecture are, whatever their type says."""
 _LONGEST = 80
 LEGACY = frozenset(

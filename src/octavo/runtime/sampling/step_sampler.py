@@ -125,6 +125,17 @@ class StepSampler:
         sampled = self.sampled_on_device(handle, BEST, rows)
         return sampled or self._argmax([SampleRequest(r, row) for r, row in rows], handle.read()[0], handle)
 
+    def argmax(self, feeds: Seq[Feed]) -> list[SampledToken | Exception] | None:
+        """Compute feeds, and take the argmax after each of their outputs: all that greedy requests need which suppress
+        no token. None where one is not in the vocabulary, or steps find no argmax."""
+        step = self.engine.padded(feeds)
+        if not self.engine.finds_candidates or (self.engine.pads and len(step[-1].tokens) != 1):
+            return None
+        found = self.engine.launch(step, (BEST,), check=False).read()[0][: sum(f.outputs for f in feeds)].tolist()
+        if any(token >= self.n_known for broken, token, _ in found if not broken):
+            return None
+        return [self.engine.not_finite() if broken else SampledToken(token) for broken, token, _ in found]
+
     def sampled_on_device(
         self, handle: StepHandle, output: int, sampling: Seq[tuple[Request, int]]
     ) -> SampledTokens | None:

@@ -16,9 +16,10 @@ Tokens of drafts are drawn as those of `draft_model`: with the request's sampler
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -32,11 +33,14 @@ from octavo.runtime.sampling.top_k import BEST, LOGITS
 from octavo.runtime.scheduler.request import Request, State
 from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import after_draft
+from octavo.runtime.speculation.guesses import Guesses
 
 log = logging.getLogger("octavo")
 
 SHARE = 0.2
 """The weight of a new measurement in the running mean of times."""
+AT_ONCE = 8
+"""The most tokens of a draft that are made in one step."""
 CATCH_UP = 32
 """The most tokens that a pass reads of a request beside others; of more a pass of its own reads the first ones."""
 
@@ -60,7 +64,10 @@ class HeadDrafter:
         self._sampler = StepSampler(engine, n_known)
         self._sequences: dict[Request, HeadSequence] = {}
         self._seconds: dict[int, float] = {}
+        self._sizes = set[tuple[int, int, int]]()
         self._broken = False
+        chains = engine.finds_candidates and not engine.on_device and AT_ONCE > 1
+        self._guesses = Guesses(engine, AT_ONCE, CATCH_UP) if chains else None
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether there are hidden states to begin with, and the context holds the request with a draft."""
@@ -79,6 +86,9 @@ class HeadDrafter:
             with self.engine.lock:
                 most = max(1, min(CATCH_UP, self.engine.limits["tokens"] // max(len(lengths), 1)))
                 feeds = {r: feed for r, n in lengths.items() if n and (feed := self._begun(r, n, most)) is not None}
+                if feeds and self._at_once(feeds, lengths):
+                    self._guess(feeds, found, max(lengths[r] for r in feeds))
+                    return {request: draft[: lengths[request]] for request, draft in found.items() if draft}
                 while feeds:
                     feeds = self._pass(feeds, found, lengths)
         except OctavoError as error:
@@ -125,6 +135,30 @@ class HeadDrafter:
         self.engine.launch(self.engine.padded([feed]), (LOGITS,), check=False).read()
         feed.sequence.tokens.extend(feed.tokens)
 
+    def _at_once(self, feeds: Mapping[Request, Feed], lengths: Mapping[Request, int]) -> bool:
+        """Whether all tokens of the drafts can be made in one step."""
+        fits = 1 < max(lengths[r] for r in feeds) <= AT_ONCE
+        return fits and self._guesses is not None and all(r.is_greedy for r in feeds)
+
+    def _guess(self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], n: int) -> None:
+        """Drafts of n tokens each, up to one that is not in the vocabulary."""
+        assert self._guesses is not None
+        start = clock()
+        tokens = self._guesses.of(list(feeds.values()), n).tolist()
+        for (request, feed), draft in zip(feeds.items(), tokens, strict=True):
+            feed.sequence.tokens.extend([*feed.tokens, *draft[:-1]])
+            found[request] = list(takewhile(lambda token: token < self.n_known, draft))
+        self._took(feeds.values(), n, (clock() - start) / n)
+
+    def _took(self, feeds: Collection[Feed], n: int, seconds: float) -> None:
+        """Learn what a token of each draft took; the first step of a size takes longer than others."""
+        requests, size = len(feeds), (len(feeds), sum(len(feed.tokens) for feed in feeds), n)
+        if size not in self._sizes:
+            self._sizes.add(size)
+            return
+        before = self._seconds.get(requests, seconds)
+        self._seconds[requests] = before + SHARE * (seconds - before)
+
     def _pass(
         self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], lengths: Mapping[Request, int]
     ) -> dict[Request, Feed]:
@@ -142,9 +176,7 @@ class HeadDrafter:
             draft.append(token)
             if len(draft) < lengths[request]:
                 after[request] = Feed(feed.sequence, [token], 1, hidden=hidden[i : i + 1])
-        seconds = clock() - start
-        before = self._seconds.get(len(step), seconds)
-        self._seconds[len(step)] = before + SHARE * (seconds - before)
+        self._took(step, 1, clock() - start)
         return after
 
     def next_tokens(

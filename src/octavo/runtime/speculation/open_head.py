@@ -1,4 +1,4 @@
-"""Opening a head beside its model: that of the model's own file, or one in a file of its own."""
+"""Opening a head beside its model: that of the model's own file, or one in a file or folder of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
+from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
 from octavo.models.shared.head import HeadSpec
 from octavo.models.shared.next_layer import head_of, read_next_layer
 from octavo.models.shared.refusal import is_next_layer
@@ -29,16 +30,27 @@ def read_head(file: GGUFFile, main: ModelSpec) -> HeadSpec | None:
 
     Raises ModelError for a head of another model, and where the model gives no hidden states.
     """
-    if not is_next_layer(file):
+    if not is_next_layer(file) and not is_eagle3(file):
         return None
-    return read_next_layer(file, main)
+    return read_eagle3(file, main) if is_eagle3(file) else read_next_layer(file, main)
+
+
+def open_draft_file(path: str | os.PathLike[str], main: ModelSpec) -> GGUFFile:
+    """The file of what drafts for a model, by a path or a name: of a model or a head; or a folder of either."""
+    found = resolve(path)
+    if os.path.isdir(found):
+        from octavo.huggingface.eagle3_folder import is_eagle3_folder, open_eagle3_folder
+
+        if is_eagle3_folder(found):
+            return open_eagle3_folder(found, main.hparams)
+    return open_model_file(found)
 
 
 def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tokenizer) -> None:
     """Raise OctavoError for a draft model, or a head, that can't draft for a model, whatever is free."""
     if is_embedding_model(main):
         raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
-    with open_model_file(resolve(path)) as file:
+    with open_draft_file(path, main) as file:
         if read_head(file, main) is None:
             require_fit(read_model(file), vocabulary)
 

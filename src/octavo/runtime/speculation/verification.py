@@ -10,6 +10,7 @@ without drafts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from octavo.errors import CacheFullError, GrammarError
@@ -144,10 +145,15 @@ class Speculator:
 
     def verified(self, step: ScheduledStep, drafts: Drafts) -> dict[Request, list[SampledToken | Exception]]:
         """Compute a step, and sample tokens of each request up to the first one that its draft does not have."""
-        feeds, sampling, positions = list[Feed](), list[tuple[Request, int]](), dict[Request, int]()
-        for i, (request, _) in enumerate(step.parts):
-            draft = drafts.get(request, NONE).tokens
-            feeds.append(Feed(request.sequence, [request.tokens[-1], *draft], 1 + len(draft)))
+        asked = [(request, drafts.get(request, NONE)) for request, _ in step.parts]
+        feeds = [Feed(r.sequence, [r.tokens[-1], *draft.tokens], 1 + len(draft.tokens)) for r, draft in asked]
+        plain = self.engine.pool.states is None and all(r.is_greedy and not r.has_processors for r, _ in asked)
+        if plain and (rows := self.sampler.argmax(feeds)) is not None:
+            outputs = iter(rows)
+            return {r: self._accepted(r, list(islice(outputs, 1 + len(d.tokens))), d) for r, d in asked}
+        sampling, positions = list[tuple[Request, int]](), dict[Request, int]()
+        for i, (request, of_request) in enumerate(asked):
+            draft = of_request.tokens
             for position in range(1 + len(draft)):
                 one = request if not position else after_draft(request, draft[:position])
                 sampling.append((one, i))
