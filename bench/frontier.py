@@ -1,7 +1,8 @@
 """The best files of a real model beside the best presets of their sizes; writes bench/results/frontier-<date>.json.
 
     python bench/frontier.py MODEL.gguf --calibration TEXT [--bits 3.0,3.5,4.0,4.8] [--folder DIR] [--chunks N]
-                             [--samples N] [--groups N] [--rounds N] [--presets NAMES] [--threads N] [-o FOLDER]
+                             [--samples N] [--groups N] [--rounds N] [--method gptq] [--presets NAMES] [--threads N]
+                             [-o FOLDER]
 
 MODEL is a GGUF file of floats, as SmolLM2-135M in rows of 768 (`tools/real_models.py`, `tools/pad_model.py`). Bits are
 of the body, between embedding and output, with a head of Q6_K, as most presets have it: what a file may take in all is
@@ -51,12 +52,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=Options("").rounds)
     parser.add_argument("--samples", type=int, default=Options("").samples)
     parser.add_argument("--groups", type=int, default=Options("").groups)
+    parser.add_argument("--method", choices=("encoder", "gptq"), default="encoder")
     parser.add_argument("--threads", type=int)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     given = parser.parse_args()
     options = Options(
-        given.calibration, samples=given.samples, rounds=given.rounds, groups=given.groups, chunks=given.chunks,
-        exact=True, threads=given.threads, device="cpu",
+        given.calibration, method=given.method, samples=given.samples, rounds=given.rounds, groups=given.groups,
+        chunks=given.chunks, exact=True, threads=given.threads, device="cpu",
     )
     with Subject(str(given.model), options) as subject:
         wanted = {float(bits): Target(whole_bits(subject.source, float(bits))) for bits in given.bits.split(",")}

@@ -12,7 +12,7 @@ import pytest
 
 from octavo.errors import UsageError
 from octavo.frontier.page import write_page
-from octavo.frontier.plan import Options, Subject, plan, targets
+from octavo.frontier.plan import Method, Options, Subject, plan, targets
 from octavo.frontier.run import Frontier, make_frontier
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.job.quantization_record import read_record
@@ -34,6 +34,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_files_of_two_sizes(source: str, options: Options, tmp_path: Path) -> None:
     out = tmp_path / "out"
+    options = replace(options, method="gptq")
     made = make(source, out, options)
     assert [f.name for f in made.files] == ["src-3.2bpw.gguf", "src-5bpw.gguf"]
     for each, bits in zip(made.files, (3.2, 5.0), strict=True):
@@ -59,7 +60,11 @@ def test_files_of_two_sizes(source: str, options: Options, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_goes_on_to_the_same_files(source: str, options: Options, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["encoder", "gptq"])
+def test_a_run_that_is_stopped_goes_on_to_the_same_files(
+    source: str, options: Options, tmp_path: Path, method: Method
+) -> None:
+    options = replace(options, method=method)
     whole, steps = tmp_path / "whole", list[str]()
     make(source, whole, options, progress=lambda what, done, total: steps.append(what))
     stopped, seen, runs = tmp_path / "stopped", list[str](), 0

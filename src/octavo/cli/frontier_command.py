@@ -31,6 +31,10 @@ class Search:
         typer.Option("--calibration", metavar="TEXT",
                      help="The text that the files are made by: UTF-8, a .jsonl file of records, or `demo`.")
     ] = None
+    method: Annotated[
+        Literal["encoder", "gptq"],
+        typer.Option(help="Codes by the encoders with an importance matrix, or by GPTQ, for uses like TEXT alone.")
+    ] = "encoder"
     samples: Annotated[int | None, typer.Option(help="Windows of it that are run, at most (default: 128).")] = None
     text: Annotated[
         str | None,
@@ -54,7 +58,7 @@ class Search:
         if calibration is None:
             raise UsageError("--calibration TEXT is missing: what the files are made by, like what the model will read")
         return Options(
-            calibration, made_for, SAMPLES if self.samples is None else self.samples, context,
+            calibration, made_for, self.method, SAMPLES if self.samples is None else self.samples, context,
             rounds=ROUNDS if self.rounds is None else self.rounds,
             text=self.text or (DEMO if model == DEMO else SHIPPED), chunks=self.chunks, exact=self.exact,
             device=device, threads=threads,
@@ -82,7 +86,7 @@ def frontier(
 ) -> None:
     """Make the best file of each size: `octavo frontier model-f16.gguf -o files --calibration text.txt`.
 
-    Types of each tensor by measured divergence, an importance matrix, and GPTQ; judged on another text, and timed. A
+    Types of each tensor by measured divergence, with an importance matrix; judged on another text, and timed. A
     run that was stopped or killed goes on with the same command.
     """
     require_matplotlib("a frontier's page needs matplotlib")

@@ -32,6 +32,7 @@ from octavo.quantizers.mix.mixing import Choices
 from octavo.text import Tokenizer
 
 MadeFor = Literal["cpu", "gpu", "any"]
+Method = Literal["encoder", "gptq"]
 SAMPLES, CONTEXT = 128, 512
 """Windows of the calibration text, and tokens of one, at most."""
 ROUNDS = 2
@@ -50,6 +51,8 @@ class Options:
     calibration  a text: UTF-8, a JSONL file of records, or "demo"
     made_for     what the files are to be fast on: types that a CPU unpacks to much more than a file has are left out
                  for it
+    method       by which codes are made: the encoders with an importance matrix, or GPTQ in types that have levels for
+                 it, which is nearer on texts like the calibration text and further off on others
     samples, context  windows of the text, and tokens of one (default: CONTEXT, or the model's)
     probes       windows that costs of errors are measured on, as far as there is memory for what is predicted there
     groups       of weights whose costs are measured together, at most
@@ -61,6 +64,7 @@ class Options:
 
     calibration: str
     made_for: MadeFor = "any"
+    method: Method = "encoder"
     samples: int = SAMPLES
     context: int | None = None
     probes: int = 2 * WINDOWS
@@ -189,7 +193,7 @@ def plan(subject: Subject, folder: str, wanted: Sequence[Target], options: Optio
         files.append(PlannedFile(file_name(subject.path, target), target, budget))
     groups = len(layer_groups(_matrices(source, offered), options.groups))
     windows = 3 * len(subject.samples) + options.probes * (groups + 1) * (1 + options.rounds * len(files))
-    windows += 2 * len(subject.samples) * len(files)
+    windows += 2 * len(subject.samples) * len(files) * (options.method == "gptq")
     disk = sum(f.budget + header for f in files) + 3 * max(f.budget for f in files)
     if os.path.isdir(os.path.dirname(os.path.realpath(folder))):
         require_room(folder, disk)

@@ -1,10 +1,10 @@
 """Makes a frontier, step after step, each kept with what it was made of, so that a run that was killed goes on.
 
 1. An importance matrix of the calibration text.
-2. What each type would do to each weight: the error of its products, by the encoder and by GPTQ.
+2. What each type would do to each weight: the error of its products, by the encoder, and by GPTQ if that is to make it.
 3. What errors cost: the divergence that a group of weights brings about in a type.
 4. Of each size: the types with which the sum of costs is least; costs again, with all weights in these types, and types
-   by them; and the file, made by GPTQ where types have levels and by the encoder where not.
+   by them; and the file, made by the encoders, or by GPTQ where types have levels.
 5. Files judged on a text that none of this has seen, and timed.
 """
 
@@ -15,7 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -159,14 +159,16 @@ class _Run:
         options, path = self.options, os.path.join(self.work, "imatrix.gguf")
         with open_subject(self.subject.path, self.subject.context, device=options.device, threads=options.threads,
                           fuse=False) as model:
-            return collect_imatrix(
+            collect_imatrix(
                 model, self.subject.tokens, name=os.path.basename(options.calibration), context=self.subject.context,
                 path=path, progress=lambda done, total: self.tell("importance", done, total),
             )
+        return replace(Imatrix.load(path), path=None)  # files say nothing of where they were made
 
     def errors(self, offered: Offers, imatrix: Imatrix) -> Errors:
         """What each type does to each tensor; types that were tried for other sizes are not tried again."""
-        kept, threads = self.kept("errors"), self.options.threads
+        compensated, threads = self.options.method == "gptq", self.options.threads
+        kept = self.kept(f"errors-{self.options.method}")
 
         def left() -> Offers:
             tried = {name: kept.get(name, ()) for name in offered}
@@ -176,7 +178,8 @@ class _Run:
         if any(not f.is_float for kinds in left().values() for f in kinds):
             for name, found in type_errors(
                 self.subject.spec, self.backends, Samples(self.subject.samples), left(), imatrix=imatrix,
-                threads=threads, progress=lambda done, total: self.tell("trying types", done, total),
+                compensated=compensated, threads=threads,
+                progress=lambda done, total: self.tell("trying types", done, total),
             ):
                 kept[name] = kept.get(name, {}) | {kind: [loss.encoded, loss.made] for kind, loss in found.items()}
         for tensor in (t for t in self.subject.source.tensors if t.name in left()):
@@ -218,7 +221,8 @@ class _Run:
         """The file of a size, made unless it is there already."""
         fit = self.types(planned, offered, errors, imatrix)
         types = {name: fmt.name for name, fmt in fit.types.items()}
-        path, kept = os.path.join(self.folder, planned.name), self.kept(f"file-{planned.name}", types)
+        path = os.path.join(self.folder, planned.name)
+        kept = self.kept(f"file-{planned.name}", types, self.options.method)
         if "bytes" not in kept or not os.path.isfile(path) or os.path.getsize(path) != kept["bytes"]:
             source = self.subject.source
             stored = {t.name: t.type_name for t in source.tensors}
@@ -230,7 +234,7 @@ class _Run:
                 self.options.calibration, "gptq", self.options.samples, self.subject.context, self.options.device,
                 self.options.threads, lambda what, done, total: self.tell(f"{planned.name}: {what}", done, total),
                 os.path.join(self.work, planned.name), True, grids=True,
-            )
+            ) if self.options.method == "gptq" else None
             write_model(job, path, method=method, threads=self.options.threads,
                         progress=lambda what, done, total: self.tell(f"{planned.name}: {what}", done, total))
             kept["bytes"] = os.path.getsize(path)
@@ -251,7 +255,8 @@ class _Run:
 
     def judged(self, made: Sequence[FrontierFile]) -> Judgement:
         options = self.options
-        kept = self.kept("judged", [asdict(each) for each in made], options.text, options.chunks, options.exact)
+        of = [asdict(each) for each in made], options.method
+        kept = self.kept("judged", *of, options.text, options.chunks, options.exact)
         if "judgement" not in kept:
             found = judge(
                 self.subject.path, [os.path.join(self.folder, each.name) for each in made], options.text,
@@ -264,7 +269,7 @@ class _Run:
         return pydantic.TypeAdapter(Judgement).validate_python(kept["judgement"])
 
     def timed(self, made: FrontierFile) -> FrontierFile:
-        kept = self.kept(f"speed-{made.name}", asdict(made))
+        kept = self.kept(f"speed-{made.name}", asdict(made), self.options.method)
         if "rates" not in kept:
             found = bench_model(
                 os.path.join(self.folder, made.name),

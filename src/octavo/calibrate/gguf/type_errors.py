@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from octavo.calibrate.arrays import on_host
 from octavo.calibrate.gguf.gguf_method import TIED
-from octavo.calibrate.hessian import factorize, weighed
+from octavo.calibrate.hessian import Hessian, factorize, weighed
 from octavo.calibrate.methods.gptq import DAMP, gptq
 from octavo.calibrate.methods.gptq.grid import grid_of
 from octavo.calibrate.runner import Layerwise, OpenStage, ProductInput, Samples
@@ -76,7 +77,7 @@ def _of_input(
     tokens = given.tokens()
     first = tokens - tokens // HELD_OUT
     hessian = on_host(given.part(slice(first)).hessian().matrix())
-    judging = on_host(given.part(slice(first, tokens)).hessian().matrix()) if first < tokens else hessian
+    judging = _counted(given.part(slice(first, tokens))) if first < tokens else hessian
     factor = factorize(hessian, "act", DAMP) if compensated else None
     for name in names:
         rows = _sampled(stage.weight(name))
@@ -99,6 +100,14 @@ def _of_input(
             found = [float(weighed(each, judging).sum()) / power for each in lost]
             errors[fmt.name] = TypeLoss(found[0], found[-1])
         yield name, errors
+
+
+def _counted(given: ProductInput) -> Any:
+    """The mean of x x^T over all vectors as they are, where a Hessian for codes leaves out what it does not trust."""
+    sums = Hessian(given.size, given.label(), device=given.device)
+    for x in given.batches():
+        sums.add(x)
+    return on_host(sums.matrix())
 
 
 def _sampled(weight: F32) -> F32:
