@@ -90,8 +90,8 @@ def port(tmp_path: Path) -> Iterator[int]:
 def test_block(code: str, folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for path in folder.iterdir():
         (tmp_path / path.name).symlink_to(path)
-    if "http://127.0.0.1:8080" in code:
-        code = code.replace("127.0.0.1:8080", f"127.0.0.1:{request.getfixturevalue('port')}")
+    if served := re.search(r"127\.0\.0\.1:(8080|11434)", code):
+        code = code.replace(served[0], f"127.0.0.1:{request.getfixturevalue('port')}")
     names: dict[str, object] = {"__name__": "__main__"}
     with contextlib.chdir(tmp_path):
         exec(code, names)
