@@ -96,8 +96,8 @@ def test_block(code: str, folder: Path, tmp_path: Path, request: pytest.FixtureR
     with contextlib.chdir(tmp_path):
         exec(code, names)
     for made in names.values():
-        if isinstance(made, Model):
-            made.close()
+        if isinstance(made, Model) or type(made).__module__.startswith("ollama."):
+            made.close()  # type: ignore[attr-defined]
 
 
 def test_they_are_there() -> None:
