@@ -35,7 +35,8 @@ CLASSES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator
 OTHERS = ("EagleLlamaForCausalLM", "EagleLlamaModel", "MedusaModel", "EagleSpeculator")
 """Classes of heads that are computed otherwise."""
 IDS, INNER, DRAFT_VOCABULARY = "eagle_aux_hidden_state_layer_ids", "transformer_layer_config", "draft_vocab_size"
-ONLY = {"norm_output": False, "fc_norm": False, "parallel_drafting": False, "logit_scale": 1}
+ONLY = {"norm_output": False, "fc_norm": False, "parallel_drafting": False, "logit_scale": 1, "num_local_experts": None,
+        "num_experts": None}
 """What heads may say that has no computation here with other values."""
 
 
@@ -90,6 +91,7 @@ def _as_llama(checkpoint: Checkpoint, whole: Config) -> Config:
 
 def _own_keys(whole: Config, config: Config, of: Hyperparams) -> Keys:
     whole.only(ONLY)
+    whole.size(DRAFT_VOCABULARY, 1 << 24, 1)
     part = whole.values.get("eagle_config")
     eagle = Config(part if isinstance(part, Mapping) else {}, whole.file, whole.read)
     eagle.only({"use_aux_hidden_state": True, "parallel_drafting": False})

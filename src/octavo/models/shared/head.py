@@ -27,8 +27,9 @@ def require_vocabulary(file: GGUFFile, main: ModelSpec) -> None:
     """Raise ModelError where the tokens in a head's file, if there are any, are not those of its model."""
     own, texts = (one.metadata.get_bytes_list(VOCABULARY, []) for one in (file, main.file))
     if (at := next((i for i, (a, b) in enumerate(zip(own, texts, strict=False)) if a != b), None)) is not None:
-        raise ModelError(f"another vocabulary: token {at} is {shown(str(own[at]))} in the head and "
-                         f"{shown(str(texts[at]))} in the model", file=file.path, field=VOCABULARY)
+        head, model = (shown(text.decode(errors="replace")) for text in (own[at], texts[at]))
+        raise ModelError(f"another vocabulary: token {at} is {head} in the head and {model} in the model",
+                         file=file.path, field=VOCABULARY)
 
 
 @dataclass(frozen=True, kw_only=True)

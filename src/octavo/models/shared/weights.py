@@ -129,12 +129,16 @@ def input_scale_of(file: GGUFFile, weight: QTensor) -> float | None:
 
 
 def order_of(file: GGUFFile, name: str) -> F32:
-    """An order of columns, float32 [K] or [E, K]. Raises ModelError where a row does not have each column once."""
-    order = dequantize(file.tensor(name))
-    columns = np.arange(order.shape[-1], dtype=np.float32)
-    if not (np.sort(order, axis=-1) == columns).all():
-        raise ModelError("does not name each column once", file=file.path, field=f"tensor {name}",
-                         allowed=f"all of 0 to {len(columns) - 1}")
+    """An order of columns, float32 [K] or [E, K]. Raises ModelError where a row does not name each column once."""
+    return require_order(dequantize(file.tensor(name)), name, file.path)
+
+
+def require_order(order: F32, name: str, path: str | None = None) -> F32:
+    """Raise ModelError for numbers [..., K] that do not name each of K places once."""
+    wanted = np.arange(order.shape[-1], dtype=np.float32)
+    if not (np.sort(order, axis=-1) == wanted).all():
+        raise ModelError("does not name each column once", file=path, field=f"tensor {name}",
+                         allowed=f"all of 0 to {len(wanted) - 1}")
     return order
 
 
