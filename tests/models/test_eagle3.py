@@ -241,7 +241,7 @@ def test_a_head_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
         ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state: is false"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["a"]}}, "layer_ids: is .'a'."),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["a"] * 9999}}, r"layer_ids: is .{,200}\.\.\. .allowed"),
-        ({"num_local_experts": 8}, "num_local_experts: is 8 .allowed: null"),
+        ({"num_local_experts": 8}, "num_local_experts: is .8. .allowed: null"),
         ({"draft_vocab_size": -1}, "draft_vocab_size: .* .allowed: 1 to "),
         ({"draft_vocab_size": "x"}, "draft_vocab_size: is .x."),
         ({"draft_vocab_size": 39}, "draft_vocab_size: is 39, but d2t has 40 .allowed: 40"),
