@@ -63,7 +63,10 @@ class MethodOptions:
 
         kind = next((kind for kind in KINDS if kind == self.method), None)
         if kind is None:
-            raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
+            from octavo.calibrate.schemes.scheme_method import KINDS as OF_SCHEMES
+
+            other = f"; {self.method} is for --scheme" if self.method in ("rtn", *OF_SCHEMES) else ""
+            raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)}{other})")
         return GgufMethod(
             self.calibration, kind, self.samples or SAMPLES, self.context, self.device, threads, bar.show,
             f"{dst}.work", self.resume,
