@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo.errors import FileError, UsageError
-from octavo.frontier.page import write_page
+from octavo.frontier.page import rate, write_page
 from octavo.frontier.plan import Method, Options, Subject, plan, targets
 from octavo.frontier.run import Frontier, make_frontier, require_same
 from octavo.io.gguf import GGUFFile
@@ -55,6 +55,8 @@ def test_files_of_two_sizes(source: str, options: Options, tmp_path: Path) -> No
     page = (out / "frontier.html").read_text()
     assert page.count("src-5bpw.gguf") >= 3
     assert f"{verdicts[small.name]:.3g}" in page
+    assert "3.2 bpw" in page
+    assert "octavo eval compare MODEL DIR/*.gguf PRESET.gguf" in page
     found = json.loads((out / "frontier.json").read_text())
     assert [f["bits"] for f in found["files"]] == [small.bits, large.bits]
     assert (out / "frontier.svg").read_text().startswith("<?xml")
@@ -97,6 +99,11 @@ def test_another_size_later_uses_what_is_there(source: str, options: Options, tm
     assert {f.name for f in made.files} == {"src-3.2bpw.gguf", "src-5bpw.gguf"}
     assert "costs of errors" not in steps
     assert not [step for step in steps if step.startswith("src-5bpw")]
+
+
+def test_speeds_have_three_digits_or_a_range() -> None:
+    shown = [rate(None, None), rate(2667.6, (2660.0, 2690.0)), rate(0.1234, None), rate(2667.6, (1899.9, 28999.0))]
+    assert shown == ["", "2,670", "0.123", "1,900 to 29,000"]
 
 
 def test_a_folder_of_another_run(source: str, options: Options, tmp_path: Path) -> None:

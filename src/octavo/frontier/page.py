@@ -18,7 +18,7 @@ from octavo.frontier.run import Frontier
 from octavo.io.atomic import written_file
 
 PAGE, PICTURE, DATA = "frontier.html", "frontier.svg", "frontier.json"
-MORE = (0, 1, 2, 3, 4, 6, 9, 10)
+MORE = (1, 0, 2, 3, 4, 6, 9, 10)
 """Columns of the judgement's table that the first one lacks."""
 SPREAD = 1.1
 """Times that the fastest run is as fast as the slowest, from which both are told."""
@@ -41,18 +41,19 @@ def render(made: Frontier) -> str:
         verdict = verdicts.get(each.name)
         judged = ["–"] * 3 if verdict is None else [
             interval(verdict.kl, 3), percent(verdict.same_top.value, 3), interval(verdict.ratio, 4)]
-        rates = [rate(each.prompt, each.prompt_runs), rate(each.decode, each.decode_runs)]
         wish = each.target.replace("bits per weight", "bpw")
-        rows.append([each.name, wish, size(each.nbytes), f"{each.bits:.2f}", *judged, *(each or "–" for each in rates)])
-    headings = ["file", "made for", "tensors", "bpw", "KL divergence", "same top", "perplexity / base", "prompt tok/s",
-                "decode tok/s"]
+        rows.append([each.name, wish, size(each.nbytes), f"{each.bits:.2f}", *judged])
+    headings = ["file", "made for", "tensors", "bpw", "KL divergence", "same top", "perplexity / base"]
     more = [[row[i] for i in MORE] for row in [shown["table"].headings, *shown["table"].rows]]
+    speeds = [[each.name, rate(each.prompt, each.prompt_runs), rate(each.decode, each.decode_runs)]
+              for each in made.files if each.prompt is not None]
     counts = [[each.name, *(str(each.types.get(kind, "–")) for kind in types)] for each in made.files]
     return environment().get_template("frontier.html").render(
         version=__version__, made=made, found=made.judgement, calibration=made.options["calibration"],
-        drawn=shown["picture"], judged=Table("What else was measured", more[0], more[1:], range(2, 7)),
+        drawn=shown["picture"], judged=Table("Files by rank", more[0], more[1:], range(1, 7)),
+        speeds=speeds and Table("Tokens a second", ["file", "prompt", "reply"], speeds, (1, 2)),
         remarks=remarks(made.judgement), beside=code(beside("MODEL", "DIR")),
-        files=Table("Files from the smallest", headings, rows, range(2, 9)),
+        files=Table("Files from the smallest", headings, rows, range(2, 7)),
         types=Table("Tensors by type", ["file", *types], counts, range(1, len(types) + 1)),
     )
 

@@ -53,6 +53,13 @@ def test_colours_and_title(crowded: Judgement, tmp_path: Path) -> None:
     assert "dashed" in (tmp_path / "b.svg").read_text()
 
 
+def test_long_names_differ() -> None:
+    long = [f"SmolLM2-135M-Instruct-{bits}bpw.gguf" for bits in ("3.1", "3.5", "3.7")]
+    assert [*picture._short(long).values()] == ["3.1bpw", "3.5bpw", "3.7bpw"]
+    assert picture._short(long[:1]) == {long[0]: "SmolLM2-135M-Instru..."}
+    assert picture._short(["a.gguf", "b/c.gguf"]) == {"a.gguf": "a", "b/c.gguf": "c"}
+
+
 def test_what_is_said_of_perplexities_below_the_base(crowded: Judgement) -> None:
     assert not remarks(crowded)
     low = replace(crowded.files[0], ratio=replace(crowded.files[0].ratio, value=0.6, low=0.5, high=0.7))

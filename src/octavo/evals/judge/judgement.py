@@ -158,6 +158,10 @@ def judge(
         base = resolve(base)
     else:
         every, context = False, recorded.context
+    sizes = None
+    if recorded is None:
+        with open_model_file(base) as file:
+            sizes = Sizes.of(file)
     failed, models = dict[str, str](), dict[str, str]()
     for name, path in zip(names, map(resolve, paths), strict=True):
         with _failing(name, failed):
@@ -175,10 +179,6 @@ def judge(
                 found[name] = run.file(name, path, None if recorded is not None else base)
             run.done += 1
     _require_some(found, failed)
-    sizes = None
-    if recorded is None:
-        with open_model_file(base) as file:
-            sizes = Sizes.of(file)
     nll = next(iter(found.values()))[0].nll_base
     return Judgement(
         os.path.basename(base.rstrip("/")), sizes, exponential(run.clusters.mean(nll)), read.name, read.digest,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +26,7 @@ KINDS = (".svg", ".png", ".pdf")
 MAX_BYTES = 1 << 26
 HEIGHT = 3.4
 """Inches."""
+MOST_OF_NAME = 22
 LARGEST = 1e6
 """Nats beyond which nothing diverges: a token has no log-probability like it."""
 
@@ -106,6 +109,7 @@ def interval(value: Interval, digits: int) -> str:
 def _axes(fig: Any, found: Judgement, joined: Collection[str], colours: Colours) -> None:
     ax, spots, line = fig.subplots(), list[Spot](), list[tuple[float, float]]()
     ax.grid(color=colours.grid)
+    names = _short([v.name for v in found.files])
     for verdict in sorted(found.files, key=lambda v: v.sizes.body):
         x, kl = verdict.sizes.body / 1e6, verdict.kl
         low, high = (min(kl.low, kl.value), max(kl.high, kl.value)) if kl.known else (kl.value, kl.value)
@@ -113,7 +117,7 @@ def _axes(fig: Any, found: Judgement, joined: Collection[str], colours: Colours)
         ax.errorbar(x, kl.value, yerr=[[kl.value - low], [high - kl.value]] if kl.known else None, markersize=5,
                     marker=_marker(verdict), linewidth=1, capsize=2, zorder=3 if one else 2,
                     color=colours.broken if verdict.suspicions else colours.one if one else colours.muted)
-        spots.append(Spot(x, kl.value, low, high, label(verdict.name.removesuffix(".gguf"), 22)))
+        spots.append(Spot(x, kl.value, low, high, names[verdict.name]))
         if verdict.name in joined:
             line.append((x, kl.value))
     ax.plot(*zip(*line, strict=True) if line else (), color=colours.one, linewidth=0.8, alpha=0.6)
@@ -128,6 +132,15 @@ def _axes(fig: Any, found: Judgement, joined: Collection[str], colours: Colours)
     said = "; dashed: the engine's noise" if dashed else ""
     ax.set(xlabel="MB of the body", title=f"KL divergence, nats (bars: 95%{said})")
     name_spots(ax, spots, colours.muted, line)
+
+
+def _short(names: Sequence[str]) -> dict[str, str]:
+    """Names as the picture has room for: long ones without what all begin with."""
+    whole = {name: os.path.basename(name.removesuffix(".gguf")) for name in names}
+    parts = [re.split("(?<=[-_])", text) for text in whole.values()]
+    alike = list(takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False)))
+    cut = len("".join(same[0] for same in alike)) if len(names) > 1 and max(map(len, names)) > MOST_OF_NAME else 0
+    return {name: label(text[cut:] or text, MOST_OF_NAME) for name, text in whole.items()}
 
 
 def _marker(verdict: Verdict) -> Literal["x", "o"]:
