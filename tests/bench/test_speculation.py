@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 
 import pytest
 
-from octavo.bench.render import to_markdown
+from octavo.bench.render import speculation_table, to_markdown
 from octavo.bench.result import BenchOptions, bench_model
 from octavo.bench.serving.serving_report import to_markdown as serving_table
 from octavo.bench.speculation import Drafts, compared
@@ -46,10 +47,41 @@ def test_simulated_drafts(model: Model, acceptance: float, low: float, high: flo
 
 def test_bench_model_tells_of_drafts() -> None:
     options = BenchOptions(0, 0, rounds=1, threads=1, device="cpu", drafts=Drafts("simulated", 0.9))
-    text = to_markdown(bench_model(resolve("demo"), options))
+    told, shown = list[str](), list[str]()
+    text = to_markdown(bench_model(resolve("demo"), options, shown.append, told.append))
     assert "| simulated 0.9 | 1 | greedy |" in text
     assert "only the choice is replaced" in text
     assert "another than without" not in text
+    assert "\nReplies are the same with drafts and without.\n" in text
+    assert "simulated 0.9, sampled, 1 at a time, 96 tokens each: turn 1 of 1" in shown
+    begun = [f"simulated 0.9, {how}, 1 at a time" for how in ("greedy", "sampled")]
+    assert [line.split(":")[0] for line in told] == begun
+
+
+ROW = {"drafts": "auto", "simulated": None, "settings": "greedy", "replies": 1, "rate": 10.0, "rate_without": 9.0,
+       "drafted": 50, "acceptance": 0.5, "tokens_a_step": 2.0, "others_cpu": 0.01, "same": True}
+
+
+@pytest.mark.parametrize(("gains", "others", "cell", "below"), [
+    ([0.1, 1.2, 1.25, 1.3], 0.01, "| **1.25** (1.20 to 1.30) |", ""),
+    ([0.1, 0.9, 1.1, 1.3], 0.01, "| 1.10 (0.90 to 1.30) |", "by up to 44% between turns: more turns (-r) tell more."),
+    ([0.1, 1.1, 1.2, 1.5], 0.3, "| 1.20 (1.10 to 1.50) |", "by up to 36% between turns: other programs took up to 30%"),
+    ([0.1, 1.3], 0.01, "| 1.30 (1.30 to 1.30) |", ""),
+])
+def test_how_sure_a_gain_is(gains: list[float], others: float, cell: str, below: str) -> None:
+    row = ROW | {"gains": gains, "gain": statistics.median(gains[1:]), "others_cpu": others}
+    text = "\n".join(speculation_table([row]))
+    assert cell in text
+    assert below in text
+    assert bool(below) == ("Gains of one row differ" in text)
+
+
+def test_what_is_there_is_taken_with_auto(model: Model) -> None:
+    row = compared(model, Drafts("auto"), "greedy", 2, 24, turns=1)
+    assert row["drafts"] == "auto"
+    assert row["same"]
+    with load("demo", device="reference", n_ctx=64, speculate="off") as plain, pytest.raises(UsageError, match="auto"):
+        Drafts("auto").core(plain)
 
 
 def test_what_does_not_go_together(model: Model) -> None:

@@ -162,6 +162,10 @@ def test_check(octavo: Run, alphabet: str, tmp_path: Path) -> None:
     assert as_json.status == 2
     assert json.loads(as_json.out)["non_finite"] == {"output_norm.weight": 1, "blk.1.ffn_up.weight": 3}
     assert octavo("inspect", path).status == 0, "without --check the tensors are not read"
+    path = tiny.write(tmp_path / "order.gguf", weights=tiny.tensors() | {
+        "blk.0.attn_q.order": np.full(tiny.N_EMBD, 1e9, np.float32),
+    })
+    assert "tensor blk.0.attn_q.order: does not name each column once" in octavo("inspect", path, "--check").error()
 
 
 ODD = {

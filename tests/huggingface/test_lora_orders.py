@@ -12,9 +12,13 @@ import torch
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelError
+from octavo.formats import by_name
 from octavo.huggingface import open_model_file
 from octavo.huggingface.adapters import adapter
+from octavo.huggingface.tensors.row_orders import Moved, absorb_orders
+from octavo.io.gguf import LazyTensor
 from octavo.models import read_model
+from octavo.models.shared.conversion import f32_tensor
 from octavo.quantizers.job import quantization_record
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.lora_adapters import with_adapters
@@ -84,3 +88,16 @@ def test_weights_that_a_method_changed(tmp_path: Path, said: dict[str, Any], err
         with_adapters(read_model(file), ((str(path), 1.0),))
     assert error in str(caught.value)
     assert "`octavo convert --lora` of that before" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [7.0, -1.0, 1.0, 0.5])
+def test_an_order_of_rows_that_is_none(number: float) -> None:
+    def stored(name: str, values: np.ndarray) -> LazyTensor:
+        return LazyTensor(name, by_name("F32"), values.shape, lambda: f32_tensor(values.astype(np.float32), name))
+
+    shapes = {"ffn_gate.weight": (4, 2), "ffn_up.weight": (4, 2), "ffn_down.weight": (2, 4)}
+    tensors = {f"blk.0.{name}": stored(f"blk.0.{name}", np.ones(shape)) for name, shape in shapes.items()}
+    tensors["blk.0.ffn_down.order"] = stored("blk.0.ffn_down.order", np.array([0, number, 1, 2]))
+    absorb_orders(tensors, {}, Moved())
+    with pytest.raises(ModelError, match=r"blk.0.ffn_down.order: does not name each column once .allowed: all of 0"):
+        tensors["blk.0.ffn_up.weight"].load()

@@ -9,6 +9,8 @@ import pytest
 
 from octavo.errors import ModelError
 from octavo.formats import dequantize
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_model
 from tests.models.checkpoints import CASES, Write, make
 from tests.models.test_against_transformers import TOKENS, engine, error
 from tests.models.test_hostile import refused
@@ -85,3 +87,23 @@ def test_a_scale_without_its_weight(tmp_path: Path) -> None:
     weights = tiny.tensors() | {"output.scale": np.ones(1, np.float32)}
     del weights["output.weight"]
     refused(tiny.write(tmp_path / "m.gguf", weights=weights), ModelError, "output.scale", "has no output.weight beside")
+
+
+@pytest.mark.parametrize("value", [1e9, -1.0, 2.0, 0.5, np.nan])
+@pytest.mark.parametrize(("arch", "name"), [("qwen3", "blk.0.attn_q"), ("qwen3moe", "blk.1.ffn_gate_exps")])
+def test_an_order_that_is_none(tmp_path: Path, arch: str, name: str, value: float) -> None:
+    """Out of range, twice the same, no whole number: nothing is read beyond a row."""
+    weights = tiny.tensors(arch)
+    shape = weights[f"{name}.weight"].shape
+    order = np.broadcast_to(np.arange(shape[-1], dtype=np.float32), (*shape[:-2], shape[-1])).copy()
+    tiny.write(tmp_path / "m.gguf", arch, weights=weights | {f"{name}.order": order})
+    open_graph(tmp_path / "m.gguf")
+    order.reshape(-1)[-3] = value
+    tiny.write(tmp_path / "m.gguf", arch, weights=weights | {f"{name}.order": order})
+    with pytest.raises(ModelError, match=rf"{name}.order: does not name each column once .allowed: all of 0 to "):
+        open_graph(tmp_path / "m.gguf")
+
+
+def open_graph(path: Path) -> None:
+    with GGUFFile.open(path) as file:
+        read_model(file).graph()

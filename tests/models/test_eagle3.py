@@ -11,9 +11,13 @@ import pytest
 from octavo.backends import select
 from octavo.errors import ModelError
 from octavo.formats import dequantize
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.executor import Executor
+from octavo.graph.node import Graph
+from octavo.graph.schedule import schedule
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.models.shared.eagle3 import UNKNOWN, is_eagle3, read_eagle3
+from octavo.models.shared.eagle3 import UNKNOWN, is_eagle3, read_eagle3, spread
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
@@ -165,6 +169,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("", {"target_hidden_size": 128}, "target_hidden_size: is 128, but the model is 264 wide"),
     ("", {"target_layers": [0, 1, 3]}, "target_layers: names layer 3, but the model has 2"),
     ("", {"target_layers": [1]}, "target_layers: is .1. .allowed: three layers"),
+    ("", {"target_layers": [1] * 99}, "target_layers: names 99 layers .allowed: three layers"),
     ("", {"target_layers": None}, "target_layers: is missing"),
     ("", {"block_count": 2}, "block_count: is 2"),
     ("", {"fc_norm": True}, "fc_norm: is true"),
@@ -195,8 +200,31 @@ def test_tensors_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     for tokens in (twice, KEPT.astype(np.int64) + tiny.N_VOCAB):
         write(tmp_path / "head.gguf", tensors() | {"d2t": tokens})
         _refused(tmp_path / "head.gguf", tmp_path / "m.gguf", "d2t: names a token twice, or one that is not in")
+    for part in (0.5, 0.001):
+        write(tmp_path / "head.gguf", tensors() | {"d2t": KEPT.astype(np.float32) + np.float32(part)})
+        _refused(tmp_path / "head.gguf", tmp_path / "m.gguf", "d2t: .* .allowed: different whole numbers of 0 to")
+    head = tensors()
+    order = np.full(head["fc.weight"].shape[1], 1e9, np.float32)
+    write(tmp_path / "head.gguf", head | {"fc.order": order})
+    with GGUFFile.open(tmp_path / "m.gguf") as file, GGUFFile.open(tmp_path / "head.gguf") as of_head:
+        main = read_model(file)
+        with pytest.raises(ModelError, match=r"fc.order: does not name each column once"):
+            main.graph(tap=read_eagle3(of_head, main).tap)
     write(tmp_path / "head.gguf", tensors() | {"conf_proj.weight": np.ones((4, 4), np.float32)})
     _refused(tmp_path / "head.gguf", tmp_path / "m.gguf", "conf_proj.weight.: is not part of this architecture")
+
+
+@pytest.mark.parametrize("kept", [[30], [3, 9, 250], list(range(40)), list(range(tiny.N_VOCAB))[::-1]])
+def test_logits_of_a_few_tokens_are_spread(kept: list[int]) -> None:
+    """In few operations, however few tokens there are."""
+    g, x = GraphBuilder(), np.random.default_rng(0).standard_normal((2, len(kept))).astype(np.float32)
+    graph = Graph.of(spread(g, g.hidden(len(kept)), np.array(kept, np.float32), tiny.N_VOCAB))
+    assert len(graph.nodes) < 50
+    sizes, backends = {"tokens": 2, "outputs": 2, "sequences": 1, "boundaries": 2}, select("reference", 1)
+    (got,) = Executor(schedule(graph, backends, sizes), backends, sizes).run({"hidden": x}, sizes)
+    want = np.full((2, tiny.N_VOCAB), np.float32(UNKNOWN))
+    want[:, kept] = x
+    assert np.array_equal(got, want)
 
 
 def test_a_head_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -212,6 +240,11 @@ def test_a_head_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
         ({"norm_output": True}, "norm_output: is true"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state: is false"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["a"]}}, "layer_ids: is .'a'."),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["a"] * 9999}}, r"layer_ids: is .{,200}\.\.\. .allowed"),
+        ({"num_local_experts": 8}, "num_local_experts: is .8. .allowed: null"),
+        ({"draft_vocab_size": -1}, "draft_vocab_size: .* .allowed: 1 to "),
+        ({"draft_vocab_size": "x"}, "draft_vocab_size: is .x."),
+        ({"draft_vocab_size": 39}, "draft_vocab_size: is 39, but d2t has 40 .allowed: 40"),
         ({"vocab_size": 100}, "vocab_size|token_embd"),
         ({"hidden_act": "gelu"}, "hidden_act: is .gelu."),
     ],

@@ -120,6 +120,7 @@ def test_without_a_head_the_graph_is_as_before(tmp_path: Path) -> None:
         ("ffn_up", {}, "ffn_up.weight: is missing"),
         ("", {"qwen3.attention.head_count": 2}, "n_head 2; this one has 4"),
         ("", {"qwen3.nextn_predict_layers": 0}, "no layer guesses tokens"),
+        ("", {"tokenizer.ggml.tokens": ["?"] * 9}, "another vocabulary: token 0 is .[?]. in the head and"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(without: str, more: dict[str, int], problem: str, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from octavo.bench.others import BUSY, misleading
 from octavo.sizes import size
 
 Result = dict[str, Any]
+APART = 0.1
+"""By how much gains of turns may differ before a result says so."""
 
 
 def to_json(result: Result) -> str:
@@ -58,29 +60,54 @@ def to_markdown(result: Result) -> str:
     for test in result["tests"]:
         lines += _row(_cells(test, names))
     if rows := result.get("speculation"):
-        lines += [*([""] if result["tests"] else []), *_speculation(rows)]
+        lines += [*([""] if result["tests"] else []), *speculation_table(rows)]
     return "\n".join(lines) + "\n"
 
 
-def _speculation(rows: list[Result]) -> list[str]:
-    """A table of replies with drafts, and what simulated ones are."""
-    lines = _row(["drafts", "replies", "text", "tok/s", "without", "gain", "accepted", "tokens a step"])
+def speculation_table(rows: list[Result]) -> list[str]:
+    """A table of replies with drafts, and what its figures are worth."""
+    lines = _row(["drafts", "replies", "text", "tok/s", "without", "gain (all turns)", "drafted tokens accepted",
+                  "tokens a step, of all replies"])
     lines += _row(["---", "---:", "---", *["---:"] * 5])
     for row in rows:
-        simulated, share = row["simulated"], row["acceptance"]
+        share = row["acceptance"]
+        text = row["settings"] if row["same"] else f"{row['settings']}, **another than without**"
         lines += _row([
-            row["drafts"] if simulated is None else f"simulated {simulated:g}", str(row["replies"]),
-            row["settings"] if row["same"] else f"{row['settings']}, **another than without**",
-            f"{row['rate']:.1f}", f"{row['rate_without']:.1f}", f"**{row['gain']:.2f}**",
+            _way(row), str(row["replies"]), text, f"{row['rate']:.1f}", f"{row['rate_without']:.1f}", _gain(row),
             "no drafts" if share is None else f"{share:.0%} of {row['drafted']:,}", f"{row['tokens_a_step']:.2f}",
         ])
+    lines += [""]
+    if all(row["same"] for row in rows):
+        lines += ["Replies are the same with drafts and without."]
+    apart = max(max(row["gains"][1:]) / min(row["gains"][1:]) - 1 for row in rows)
+    if apart > APART:
+        others = max(row["others_cpu"] or 0.0 for row in rows)
+        busy = f"other programs took up to {others:.0%} of the CPU" if others > BUSY else "more turns (-r) tell more"
+        lines += [f"Gains of one row differ by up to {apart:.0%} between turns: {busy}."]
     if any(row["simulated"] is not None for row in rows):
-        lines += [
-            "",
-            "Simulated: a layer of the model and its output matrix compute each token of a draft; only the choice is "
-            "replaced, so that it is right with this probability if those before it are.",
-        ]
+        lines += ["Simulated: a layer of the model and its output matrix compute each token of a draft; only the "
+                  "choice is replaced, so that it is right with this probability if those before it are."]
     return lines
+
+
+def _way(row: Result) -> str:
+    return str(row["drafts"]) if row["simulated"] is None else f"simulated {row['simulated']:g}"
+
+
+def _gain(row: Result) -> str:
+    """How many times as fast replies are with drafts: the median of turns, after the one that learns, and the least and
+    the most of them; bold where several turns agree whether it is a gain, on a machine that others left alone."""
+    turns = row["gains"][1:]
+    low, high = min(turns), max(turns)
+    sure = len(turns) > 1 and not low <= 1 <= high and (row["others_cpu"] or 0.0) <= BUSY
+    median = f"**{row['gain']:.2f}**" if sure else f"{row['gain']:.2f}"
+    return f"{median} ({low:.2f} to {high:.2f})"
+
+
+def gain_line(row: Result) -> str:
+    """A row of replies with drafts in a line, as soon as it is there."""
+    found = _gain(row).replace("**", "")
+    return f"{_way(row)}, {row['settings']}, {row['replies']} at a time: {found} times as fast as without drafts"
 
 
 def _count(number: int, what: str) -> str:

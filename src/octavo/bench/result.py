@@ -14,6 +14,7 @@ from octavo.bench import machine
 from octavo.bench.limits import read_limit_of
 from octavo.bench.model_bench import Progress, Trial, make_tests, peers_for, report, room, time_test
 from octavo.bench.peer import PeerSubject, worker_command
+from octavo.bench.render import gain_line
 from octavo.bench.speculation import Drafts, compared
 from octavo.bench.subject import EngineSubject, Subject, require_context
 from octavo.errors import UsageError
@@ -60,8 +61,10 @@ class BenchOptions:
     command: str = ""
 
 
-def bench_model(path: str, options: BenchOptions, progress: Progress = lambda text: None) -> dict[str, Any]:
-    """Time the model at `path`; the result as docs/benchmarks.md describes it.
+def bench_model(
+    path: str, options: BenchOptions, progress: Progress = lambda text: None, tell: Progress = lambda text: None,
+) -> dict[str, Any]:
+    """Time the model at `path`; the result as docs/benchmarks.md describes it. What took long is told when it is done.
 
     Raises UsageError for options out of range and for adapters beside a peer, BackendError for a device or peer that is
     not there.
@@ -84,11 +87,13 @@ def bench_model(path: str, options: BenchOptions, progress: Progress = lambda te
         result = _header(file, subjects, options, threads, seconds)
         result["tests"] = _run(tests, subject, subjects, options.rounds, threads, progress)
     if options.drafts is not None:
-        result["speculation"] = _speculation(path, options.drafts, options, progress)
+        result["speculation"] = _speculation(path, options.drafts, options, progress, tell)
     return result
 
 
-def _speculation(path: str, drafts: Drafts, options: BenchOptions, progress: Progress) -> list[dict[str, Any]]:
+def _speculation(
+    path: str, drafts: Drafts, options: BenchOptions, progress: Progress, tell: Progress
+) -> list[dict[str, Any]]:
     """A row for each number of replies and each way to sample them: with drafts and without."""
     tokens = options.generate or REPLY
     with load(
@@ -97,10 +102,12 @@ def _speculation(path: str, drafts: Drafts, options: BenchOptions, progress: Pro
         max_sequences=max(options.batches), speculate=drafts.setting,
         draft=options.draft, lora=dict(options.lora) or None, pipeline=options.pipeline,
     ) as model:
-        return [
-            compared(model, drafts, how, replies, tokens, options.rounds, progress)
-            for replies in options.batches for how in ("greedy", "sampled")
-        ]
+        rows = list[dict[str, Any]]()
+        for replies in options.batches:
+            for how in ("greedy", "sampled"):
+                rows.append(compared(model, drafts, how, replies, tokens, options.rounds, progress))
+                tell(gain_line(rows[-1]))
+        return rows
 
 
 def _load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from octavo.bench.others import LoadWatch
 from octavo.errors import UsageError
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate
@@ -37,7 +39,7 @@ SETTINGS = {
     "random": SamplingParams(temperature=50.0, top_k=64, top_p=1.0, min_p=0.0, seed=7, ignore_eos=True),
 }
 """How replies are sampled; random ones are of tokens that nothing can guess."""
-KINDS = ("lookup", "mtp", "draft", "simulated")
+KINDS = ("auto", "lookup", "mtp", "draft", "simulated")
 
 
 class SimulatedDrafter(DraftModel):
@@ -87,8 +89,10 @@ class Drafts:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"unknown drafts {self.kind!r} (allowed: {', '.join(KINDS)})")
-        if (self.kind == "simulated") != (self.acceptance is not None):
-            raise UsageError("an acceptance is that of simulated drafts, which have one")
+        if self.kind == "simulated" and self.acceptance is None:
+            raise UsageError("simulated drafts need an acceptance: --acceptance P, how likely a token is right")
+        if self.kind != "simulated" and self.acceptance is not None:
+            raise UsageError("--acceptance is for --speculate simulated: an acceptance is that of simulated drafts")
         if self.acceptance is not None and not 0 <= self.acceptance <= 1:
             raise UsageError(f"an acceptance of {self.acceptance:g} (allowed: 0 to 1)")
 
@@ -103,6 +107,11 @@ class Drafts:
 
     def core(self, model: Model) -> EngineCore:
         """What computes replies so; it learns as it goes on, as a server's does."""
+        if self.kind == "auto":
+            core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, draft=model.draft, head=model.head)
+            if core.speculator is None:
+                raise UsageError("auto makes no drafts for this model on this device", argument="speculate")
+            return core
         core = plain_core(model)
         drafters = list[Drafter]()
         if self.kind in ("mtp", "draft"):
@@ -180,6 +189,8 @@ def compared(
 ) -> dict[str, Any]:
     """A row of a result: replies with drafts and without, A B B A, as often as `turns`, after a turn that learns.
 
+    `others_cpu` is the share of the CPU that other programs took meanwhile.
+
     Raises UsageError for settings that there are not, and where texts differ.
     """
     if how not in SETTINGS:
@@ -187,8 +198,9 @@ def compared(
     params, plain, drafting = SETTINGS[how], plain_core(model), way.core(model)
     first = replied(model, plain, params, replies, tokens)
     found: dict[bool, list[Replies]] = {False: [], True: []}
+    watch = LoadWatch([os.getpid()])
     for turn in range(turns + 1):
-        progress(f"{way.name}, {replies} at a time: turn {turn} of {turns}")
+        progress(f"{way.name}, {how}, {replies} at a time, {tokens} tokens each: turn {turn} of {turns}")
         for drafts in (False, True) if turn % 2 else (True, False):
             core = drafting if drafts else plain
             found[drafts].append(replied(model, core, params, replies, tokens, first.texts))
@@ -203,5 +215,6 @@ def compared(
         "accepted": sum(one.accepted for one in last),
         "acceptance": sum(one.accepted for one in last) / drafted if drafted else None,
         "tokens_a_step": replies * tokens * len(last) / sum(one.steps for one in last),
+        "others_cpu": watch.others(),
         "same": all(one.texts == first.texts for one in (*found[True], *found[False])),
     }

@@ -45,6 +45,11 @@ class Bar:
         task = self._progress.task_ids[0]
         self._progress.update(task, completed=done, total=total, description=text, refresh=draw)
 
+    def tell(self, what: str) -> None:
+        """Say what is done, on a line that stays."""
+        self.clear()
+        _tell(printable(what), 0, None)
+
     def clear(self) -> None:
         """Take the line away; the next `show` draws it again."""
         if self._progress is not None:

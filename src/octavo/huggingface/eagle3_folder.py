@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, shown
 from octavo.formats import by_name
 from octavo.huggingface.checkpoint_file import CheckpointFile
 from octavo.huggingface.config.config_json import read_keys
@@ -35,7 +35,8 @@ CLASSES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator
 OTHERS = ("EagleLlamaForCausalLM", "EagleLlamaModel", "MedusaModel", "EagleSpeculator")
 """Classes of heads that are computed otherwise."""
 IDS, INNER, DRAFT_VOCABULARY = "eagle_aux_hidden_state_layer_ids", "transformer_layer_config", "draft_vocab_size"
-ONLY = {"norm_output": False, "fc_norm": False, "parallel_drafting": False, "logit_scale": 1}
+ONLY = {"norm_output": False, "fc_norm": False, "parallel_drafting": False, "logit_scale": 1, "num_local_experts": None,
+        "num_experts": None}
 """What heads may say that has no computation here with other values."""
 
 
@@ -67,7 +68,7 @@ def open_eagle3_folder(path: str | os.PathLike[str], of: Hyperparams) -> Checkpo
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocabulary, config.width)}
     beside: dict[str, LazyTensor] = {}
     if TOKENS in checkpoint.tensors:
-        beside[TOKENS] = _tokens(checkpoint)
+        beside[TOKENS] = _tokens(checkpoint, whole)
         shapes[TOKENS] = beside[TOKENS].shape
     hp = EAGLE3.read(PlainMetadata(config.file, metadata), config.file, shapes)
     numbers = rope_tensors(config, EAGLE3, hp)
@@ -90,6 +91,7 @@ def _as_llama(checkpoint: Checkpoint, whole: Config) -> Config:
 
 def _own_keys(whole: Config, config: Config, of: Hyperparams) -> Keys:
     whole.only(ONLY)
+    whole.size(DRAFT_VOCABULARY, 1 << 24, 1)
     part = whole.values.get("eagle_config")
     eagle = Config(part if isinstance(part, Mapping) else {}, whole.file, whole.read)
     eagle.only({"use_aux_hidden_state": True, "parallel_drafting": False})
@@ -99,8 +101,6 @@ def _own_keys(whole: Config, config: Config, of: Hyperparams) -> Keys:
         target = [i + 1 for i in _numbers(whole, given)]
     elif (given := whole.values.get(IDS)) is not None:
         target = _numbers(whole, given)
-    if not whole.values.get(DRAFT_VOCABULARY):
-        whole.values.get(DRAFT_VOCABULARY)
     return {
         LAYERS: target, WIDTH: whole.size(WIDTH, LIMITS["embedding_length"], config.width),
         BEFORE_RESIDUAL: whole.flag(BEFORE_RESIDUAL, default=False),
@@ -110,7 +110,7 @@ def _own_keys(whole: Config, config: Config, of: Hyperparams) -> Keys:
 
 def _numbers(config: Config, given: object) -> list[int]:
     if not (isinstance(given, list) and given and all(type(i) is int for i in given)):
-        raise config.error(IDS, f"is {given!r}", "a list of layers")
+        raise config.error(IDS, f"is {shown(str(given))[1:-1]}", "a list of layers")
     return given
 
 
@@ -119,12 +119,14 @@ def _in_layers(name: str) -> str:
     return re.sub(r"^midlayer\.", "layers.0.", name)
 
 
-def _tokens(checkpoint: Checkpoint) -> LazyTensor:
+def _tokens(checkpoint: Checkpoint, config: Config) -> LazyTensor:
     """The numbers that the model has for the head's tokens."""
     stored = checkpoint.tensors[TOKENS]
     if stored.dtype not in ("I64", "I32") or len(stored.shape) != 1:
         raise ModelError(f"holds {stored.dtype} of shape {list(stored.shape)}", file=checkpoint.folder,
                          field=f"tensor {TOKENS}", allowed="I64, one for each token")
+    if (told := config.size(DRAFT_VOCABULARY, 1 << 24, stored.shape[0])) != stored.shape[0]:
+        raise config.error(DRAFT_VOCABULARY, f"is {told}, but {TOKENS} has {stored.shape[0]}", str(stored.shape[0]))
 
     def load() -> Any:
         beyond = stored.array().astype(np.int64)

@@ -44,6 +44,7 @@ def require_draft_fits(known: KnownModel) -> None:
     from octavo.huggingface import open_model_file
     from octavo.io.model_path import resolve
     from octavo.models import read_model
+    from octavo.runtime.engine.engine_config import asked_speculation
     from octavo.runtime.speculation.open_head import require_draft
     from octavo.text import Tokenizer
 
@@ -51,7 +52,6 @@ def require_draft_fits(known: KnownModel) -> None:
     if engine.draft is not None:
         if engine.tensor_parallel > 1:
             raise UsageError("draft: there is no draft model for tensor_parallel", argument="draft")
-        if engine.speculate in ("off", "lookup", "mtp"):
-            raise UsageError(f"speculate is {engine.speculate}, beside a draft model (allowed: auto, draft)")
+        wanted = asked_speculation(engine.speculate, engine.draft)
         with open_model_file(resolve(engine.path)) as file:
-            require_draft(engine.draft, read_model(file), Tokenizer.from_gguf(file))
+            require_draft(engine.draft, read_model(file), Tokenizer.from_gguf(file), wanted)

@@ -14,6 +14,7 @@ from octavo.graph.node import Attention
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from octavo.io.hub.download_cache import shown_name
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.argument_checks import choice, flag, number, require_known
@@ -23,14 +24,22 @@ from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
+from octavo.runtime.speculation.draft_sources import sources
 from octavo.runtime.speculation.open_draft import open_draft
-from octavo.runtime.speculation.open_head import open_draft_file, open_head, own_head, read_head, require_head
+from octavo.runtime.speculation.open_head import (
+    open_draft_file,
+    open_head,
+    own_head,
+    read_head,
+    require_head,
+    require_is_head,
+)
 from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, require_generating
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "n_cpu_moe", "override_tensor",
                 "max_sequences", "kv_memory", "speculate", "draft", "deterministic", "attention", "lora",
-                "tensor_parallel",                 "pipeline", "step_timeout", "weight_cache")
+                "tensor_parallel", "pipeline", "step_timeout", "weight_cache")
 MOST_SECONDS = 1e9
 log = logging.getLogger("octavo")
 
@@ -172,6 +181,8 @@ def model_of(
         for one in (engine, head, drafting):
             if one is not None:
                 one.load()
+        if not engine.config.embeds:
+            log.info("%s: drafts: %s", shown_name(file.path), sources(engine, head, drafting))
         return Model(file, engine, tokenizer, lora, drafting, head)
     except BaseException:
         for opened in (file, drafts):
@@ -187,6 +198,8 @@ def _with_head(
     head = None if draft is None else read_head(draft, model)
     given = head is not None
     if head is None:
+        if draft is not None:
+            require_is_head(draft, config.speculate)
         head = own_head(model, config, backends[0])
     else:
         require_head(head, config, backends[0])

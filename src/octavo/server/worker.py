@@ -361,6 +361,7 @@ def info_of(model: Model, adapters: Sequence[AdapterInfo] = ()) -> Info:
         n_pages=engine.pool.n_pages, page_size=PAGE_SIZE, max_sequences=engine.config.max_sequences,
         device=engine.backends[0].name, embeds=embeds, pid=os.getpid(),
         pooling=model.embedder.pooling if embeds else None, max_loras=engine.config.max_loras, adapters=[*adapters],
+        has_draft=model.draft is not None or model.head is not None,
     )
 
 

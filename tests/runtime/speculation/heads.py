@@ -45,7 +45,7 @@ def write_with_head(path: Path, weights: dict[str, np.ndarray], head: dict[str, 
 
 
 def write_head(path: Path, head: dict[str, np.ndarray], **more: Any) -> str:
-    """A head in a file of its own, without a vocabulary."""
-    own = {key: value for key, value in keys(**more).items() if not key.startswith("tokenizer.")}
+    """A head in a file of its own, without a vocabulary unless `more` has one."""
+    own = {key: value for key, value in keys(**more).items() if key in more or not key.startswith("tokenizer.")}
     write_gguf(path, "qwen3", own, head)
     return str(path)

@@ -92,6 +92,17 @@ def test_the_same_tokens(random_path: str, plain: Engine, params: SamplingParams
 
 
 @pytest.mark.usefixtures("_free")
+def test_nothing_is_drafted_behind_an_end(alphabet_path: str) -> None:
+    """A draft stops before the token that ends the reply."""
+    engine, head = engines(alphabet_path)
+    core, one = EngineCore(engine, head=head), request(list(b"pqrs"), GREEDY, stop_ids=frozenset(b"y"))
+    core.add(one)
+    list(core.drain())
+    assert bytes(one.output_tokens) == b"tuvwxy"
+    assert one.drafts.drafted == one.drafts.accepted > 0
+
+
+@pytest.mark.usefixtures("_free")
 @pytest.mark.parametrize("params", [GREEDY, DRAWN])
 def test_a_head_that_is_right_takes_few_steps(alphabet_path: str, params: SamplingParams) -> None:
     engine, head = engines(alphabet_path, max_sequences=2)
@@ -261,6 +272,7 @@ def test_loading(alphabet_path: str, tmp_path: Path) -> None:
     given: list[tuple[str, dict[str, Any]]] = [
         (alphabet_path, {}), (alphabet_path, {"speculate": "mtp"}), (str(tmp_path / "m.gguf"), {"draft": head}),
         (str(tmp_path / "m.gguf"), {"draft": head, "speculate": "draft"}),
+        (str(tmp_path / "m.gguf"), {"draft": head, "speculate": "mtp"}),
     ]
     for path, options in given:
         with octavo.load(path, device="reference", n_ctx=256, **options) as model:
@@ -269,10 +281,27 @@ def test_loading(alphabet_path: str, tmp_path: Path) -> None:
     for how in ("off", "lookup"):
         with octavo.load(alphabet_path, device="reference", n_ctx=256, speculate=how) as model:
             assert model.head is None
-    with pytest.raises(ModelError, match="has no layer that guesses tokens"):
+    with pytest.raises(ModelError, match=r"no layer that guesses tokens .MTP., or none that can be computed"):
         octavo.load(tmp_path / "m.gguf", device="reference", speculate="mtp")
-    with pytest.raises(UsageError, match="speculate is mtp, beside a draft model"):
-        octavo.load(alphabet_path, device="reference", speculate="mtp", draft=head)
+    with pytest.raises(UsageError, match=r"speculate is mtp, but .*m.gguf is a draft model, no head .allowed: auto"):
+        octavo.load(alphabet_path, device="reference", speculate="mtp", draft=tmp_path / "m.gguf")
+
+
+def test_what_drafts_is_logged(alphabet_path: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiny.write(tmp_path / "m.gguf", weights=tiny.alphabet(endless=True))
+    head = write_head(tmp_path / "head.gguf", block(exact=True))
+    model = str(tmp_path / "m.gguf")
+    told: list[tuple[str, dict[str, Any], str]] = [
+        (alphabet_path, {}, "grammars, the text, replies before, the model's own layer (MTP)"),
+        (model, {"draft": head, "speculate": "mtp"}, "grammars, head.gguf (MTP head, "),
+        (model, {"draft": model, "speculate": "draft"}, "grammars, m.gguf (draft model"),
+        (alphabet_path, {"speculate": "off"}, "none"),
+    ]
+    with caplog.at_level("INFO", "octavo"):
+        for path, options, words in told:
+            caplog.clear()
+            octavo.load(path, device="reference", n_ctx=64, **options).close()
+            assert any(f": drafts: {words}" in one for one in caplog.messages), caplog.messages
 
 
 def test_a_head_that_does_not_fit_is_left_out(

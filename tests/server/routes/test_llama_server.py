@@ -249,20 +249,3 @@ def test_drafts_are_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
     counted = metrics(server)
     assert counted["llamacpp:spec_decode_num_accepted_tokens_total"] >= told["draft_n_accepted"]
     assert counted["llamacpp:spec_decode_num_drafts_total"] > 0
-
-
-def test_usage_tells_of_drafts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By OpenAI's names, and only where there were any."""
-    monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
-    plain = server.chat("What is 2 plus 2?", max_tokens=1)["usage"]["completion_tokens_details"]
-    assert not any("prediction" in name for name in plain)
-    text = "to be or not to be, that is to be or not to be, that is "
-    usages = (
-        server.post("/v1/completions", prompt=text, grammar='root ::= "one two three four five six"')["usage"]
-        for _ in range(10)
-    )
-    names = ("accepted_prediction_tokens", "rejected_prediction_tokens")
-    told = next(one for one in usages if names[0] in one["completion_tokens_details"])
-    accepted, rejected = (told["completion_tokens_details"][name] for name in names)
-    assert 0 < accepted < told["completion_tokens"]
-    assert rejected >= 0

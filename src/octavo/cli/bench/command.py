@@ -41,8 +41,9 @@ class DraftFlags:
     """Replies with drafts."""
 
     speculate: Annotated[
-        Literal["lookup", "mtp", "draft", "simulated"] | None,
-        typer.Option("--speculate", help="Also compare replies with drafts to those without."),
+        Literal["auto", "lookup", "mtp", "draft", "simulated"] | None,
+        typer.Option("--speculate", metavar="KIND", help="Also compare replies with drafts to those without: auto (as "
+                     "run and serve have it), lookup, mtp, draft or simulated."),
     ] = None
     draft: Draft = None
     acceptance: Annotated[
@@ -53,10 +54,12 @@ class DraftFlags:
     @property
     def drafts(self) -> Drafts | None:
         """Raises UsageError for options that do not go together."""
-        if self.speculate is None and (self.draft is not None or self.acceptance is not None):
-            raise UsageError("--draft and --acceptance are of --speculate draft and simulated, which is not given")
-        if (self.speculate == "draft") != (self.draft is not None):
-            raise UsageError("--speculate draft and --draft MODEL go together: one is given")
+        if self.acceptance is not None and self.speculate != "simulated":
+            raise UsageError("--acceptance is for --speculate simulated")
+        if self.draft is not None and self.speculate not in ("auto", "mtp", "draft"):
+            raise UsageError(f"--draft {self.draft} is for --speculate auto, mtp or draft")
+        if self.draft is None and self.speculate == "draft":
+            raise UsageError("--speculate draft needs --draft MODEL, which names what drafts")
         from octavo.bench.speculation import Drafts
 
         return None if self.speculate is None else Drafts(self.speculate, self.acceptance)
@@ -85,7 +88,10 @@ class Told:
 def model(
     model: ModelName,
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the prompt (0: no prefill test).")] = 256,
-    generate: Annotated[int, typer.Option("-n", "--generate", help="Tokens to decode (0: no decode test).")] = 64,
+    generate: Annotated[
+        int, typer.Option("-n", "--generate", help="Tokens to decode (0: no decode test), and of replies with drafts "
+                          "(0: 96).")
+    ] = 64,
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Runs of each test.")] = 5,
     batch: Annotated[str, typer.Option(help="Sequences that decode together, e.g. 1,4,8.")] = "1",
     depth: Annotated[str, typer.Option(help="Tokens before the decoded ones, e.g. 0,4096.")] = "0",
@@ -120,12 +126,13 @@ def model(
     if output is not None:
         require_apart(output, {MODEL: model_files(path, ())})
     with Bar() as bar:
-        result = bench_model(path, options, bar.show)
+        result = bench_model(path, options, bar.show, bar.tell)
     try:
         if output is not None:
             write(output, file_name(result, kind), FORMATS[kind](result))
     finally:  # what was measured is told where no file has room for it
-        print((to_markdown if output is not None else FORMATS[kind])(result), end="")
+        text = (to_markdown if output is not None else FORMATS[kind])(result)
+        print(text.replace("**", "") if sys.stdout.isatty() else text, end="")
 
 
 app.command("model")(grouped(model))

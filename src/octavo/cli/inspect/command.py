@@ -47,6 +47,7 @@ def inspect(
     from octavo.cli.inspect import scale_facts as inspect_scales
     from octavo.cli.inspect.facts import facts
     from octavo.huggingface import open_model_file
+    from octavo.models.shared.weights import ORDER, order_of
 
     path = local(model, offline)
     if inspect_adapter.is_adapter(path):
@@ -73,6 +74,10 @@ def inspect(
             report["facts"]["ranks"] = tensor_parallel
         if graph:
             report["graph"] = _graph(file, device, ctx, kv, tensor_parallel, pipeline, as_json)
+        if check:
+            for name in file.tensors:
+                if name.endswith(ORDER):
+                    order_of(file, name)
         bad = find_non_finite(file) if check else {}
         if check:
             report["non_finite"] = bad

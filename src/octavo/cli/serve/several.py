@@ -274,7 +274,7 @@ class Shelf:
                         raise UsageError(f"{place} = {of_all}: {error}") from None
             log.warning("%s = %s: %s; %s is served without it (its section of --models-preset may have another)",
                         place, of_all, error, known.name)
-            speculate: Any = "auto" if known.engine.speculate == "draft" else known.engine.speculate
+            speculate: Any = "auto" if known.engine.speculate in ("draft", "mtp") else known.engine.speculate
             return replace(known, engine=with_options(known.engine, draft=None, speculate=speculate))
         return known
 

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
+from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared.lora import Factored
+from octavo.models.shared.weights import require_order
 
 _DOWN = re.compile(r"(blk\.\d+\.ffn_)down(|_shexp|_exps)\.order")
 _HEADS = re.compile(r"(blk\.\d+\.attn_)v_b\.order")
@@ -49,7 +51,7 @@ def _in_orders(tensor: LazyTensor, orders: dict[int | None, LazyTensor], axis: i
     def load() -> QTensor:
         wanted = np.tile(np.arange(size), (tensor.shape[0] if len(tensor.shape) == 3 else 1, 1))
         for number, order in orders.items():
-            places = dequantize(order.load()).astype(np.intp)
+            places = _places(order)
             wanted[slice(None) if number is None else number, : len(places)] = places
         values = dequantize(tensor.load())
         stacked = values.reshape(len(wanted), *values.shape[-2:])
@@ -122,6 +124,11 @@ def absorb_orders_of_heads(single: Tensors, halves: MutableMapping[str, tuple[La
                 single[name] = _reordered(single[name], order)
 
 
+def _places(order: LazyTensor) -> AnyArray:
+    """An order's numbers. Raises ModelError where they do not name each of its places once."""
+    return require_order(dequantize(order.load()), order.name).astype(np.intp)
+
+
 def _natural(like: LazyTensor) -> LazyTensor:
     """An order that changes nothing, for an expert whose columns lie as the activation does."""
     order = np.arange(like.shape[0], dtype="<f4").view(np.uint8)
@@ -142,7 +149,7 @@ def _reordered(tensor: LazyTensor, order: LazyTensor) -> LazyTensor:
 
     def load() -> QTensor:
         stored, rows = tensor.load(), np.arange(tensor.shape[0])
-        rows[: order.shape[0]] = dequantize(order.load())
+        rows[: order.shape[0]] = _places(order)
         data = stored.data.reshape(tensor.shape[0], -1)[rows]
         return QTensor(stored.format, stored.shape, data.reshape(stored.data.shape), stored.name)
 

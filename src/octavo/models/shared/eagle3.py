@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from octavo.errors import ModelError, shown
+from octavo.errors import ModelError
 from octavo.formats import DeferredQTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.builder import GraphBuilder, weight
@@ -23,7 +23,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, ModelSpec, Sizes
 from octavo.models.shared.decoder import Attention, CustomNetwork, FeedForward
-from octavo.models.shared.head import HeadSpec
+from octavo.models.shared.head import HeadSpec, require_vocabulary
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import MetadataReader
 from octavo.models.shared.weights import Expected, Tensors, Weights, check_tensors, vector
@@ -34,7 +34,6 @@ BEFORE_RESIDUAL, BEFORE_FC = "norm_before_residual", "norm_before_fc"
 OTHERS = ("fc_norm", "norm_output")
 """What some programs compute otherwise."""
 TOKENS, FEATURES_NORM = "d2t", "enc.output_norm.weight"
-VOCABULARY = "tokenizer.ggml.tokens"
 UNKNOWN = -1e30
 """The logit of a token that a head can't guess."""
 
@@ -61,7 +60,8 @@ def _complete(r: MetadataReader, hp: Eagle3Sizes) -> Eagle3Sizes:
     field = LAYERS if r.has(LAYERS) or not r.has(OLDER_LAYERS) else OLDER_LAYERS
     target = tuple(map(int, r.metadata.get_ints(r.key(field)))) if r.is_array(field) else ()
     if len(target) != 3 or min(target) < 0:
-        raise r.error(field, f"is {list(target)}" if target else "is missing or no list", "three layers of the model")
+        problem = f"is {list(target)}" if target else "is missing or no list"
+        raise r.error(field, problem if len(target) < 4 else f"names {len(target)} layers", "three layers of the model")
     if hp.n_layer != 1:
         raise r.error("block_count", f"is {hp.n_layer}", "1")
     if (told := next((flag for flag in OTHERS if r.flag(flag, False)), None)) is not None:
@@ -167,10 +167,12 @@ def spread(g: GraphBuilder, logits: Node, tokens: F32, n_vocab: int) -> Node:
     order[tokens.astype(np.int64)] = np.arange(n, dtype=np.float32)
     if n == n_vocab:
         return g.take_columns(logits, order)
-    unknown, parts, left = g.clamp(logits, UNKNOWN, UNKNOWN), [logits], n_vocab - n
-    while left:
-        parts.append(unknown if left >= n else g.columns(unknown, left)[0])
-        left -= min(left, n)
+    unknown, width, left = g.clamp(logits, UNKNOWN, UNKNOWN), n, n_vocab - n
+    while 2 * width <= left:
+        unknown, width = g.beside(unknown, unknown), 2 * width
+    parts = [logits, unknown] if width <= left else [logits]
+    if left % width:
+        parts += g.columns(unknown, left % width)
     return g.take_columns(g.beside(*parts), order)
 
 
@@ -212,14 +214,14 @@ def _require_fit(file: GGUFFile, hp: Eagle3Sizes, main: ModelSpec) -> None:
     if lacking and hp.n_embd != of.n_embd:
         raise refused("embedding_length", f"is {hp.n_embd}, and the head has no {lacking[0]} of its own",
                       f"{of.n_embd}, the model's")
-    own, texts = (one.metadata.get_bytes_list(VOCABULARY, []) for one in (file, main.file))
-    if (at := next((i for i, (a, b) in enumerate(zip(own, texts, strict=False)) if a != b), None)) is not None:
-        raise ModelError(f"another vocabulary: token {at} is {shown(str(own[at]))} in the head and "
-                         f"{shown(str(texts[at]))} in the model", file=file.path, field=VOCABULARY)
+    require_vocabulary(file, main)
 
 
 def _require_tokens(file: GGUFFile, n_vocab: int) -> None:
     tokens = dequantize(file.tensor(TOKENS))
-    if len(np.unique(tokens)) < len(tokens) or not 0 <= tokens.min() <= tokens.max() < n_vocab:
+    if (
+        len(np.unique(tokens)) < len(tokens) or not 0 <= tokens.min() <= tokens.max() < n_vocab
+        or (tokens != np.floor(tokens)).any()
+    ):
         raise ModelError("names a token twice, or one that is not in the vocabulary", file=file.path,
-                         field=f"tensor {TOKENS}", allowed=f"different ones of 0 to {n_vocab - 1}")
+                         field=f"tensor {TOKENS}", allowed=f"different whole numbers of 0 to {n_vocab - 1}")

@@ -11,13 +11,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.errors import ModelError, shown
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import PAGE_SIZE, Graph, Node
+from octavo.io.gguf import GGUFFile
 from octavo.models.shared.architecture import ModelSpec
 from octavo.models.shared.hidden_states import Tap
 
 SHARED = frozenset({"token_embd.weight", "output.weight"})
 """Tensors that a head may read of its model, which are in memory once."""
+VOCABULARY = "tokenizer.ggml.tokens"
+
+
+def require_vocabulary(file: GGUFFile, main: ModelSpec) -> None:
+    """Raise ModelError where the tokens in a head's file, if there are any, are not those of its model."""
+    own, texts = (one.metadata.get_bytes_list(VOCABULARY, []) for one in (file, main.file))
+    if (at := next((i for i, (a, b) in enumerate(zip(own, texts, strict=False)) if a != b), None)) is not None:
+        head, model = (shown(text.decode(errors="replace")) for text in (own[at], texts[at]))
+        raise ModelError(f"another vocabulary: token {at} is {head} in the head and {model} in the model",
+                         file=file.path, field=VOCABULARY)
 
 
 @dataclass(frozen=True, kw_only=True)

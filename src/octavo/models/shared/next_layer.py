@@ -21,7 +21,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models.shared import layers
 from octavo.models.shared.architecture import ModelSpec, NextLayer
 from octavo.models.shared.decoder import Decoder
-from octavo.models.shared.head import HeadSpec
+from octavo.models.shared.head import HeadSpec, require_vocabulary
 from octavo.models.shared.hidden_states import before_output
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import NEXTN
@@ -118,6 +118,7 @@ def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
     if wrong := next((field for field in own if own[field] != of_main[field] and field != "n_ctx_train"), None):
         problem = f"the head is of a model with {wrong} {own[wrong]}; this one has {of_main[wrong]}"
         raise ModelError(problem, file=file.path)
+    require_vocabulary(file, main)
     check_tensors(file, _expected(replace(main, hparams=hp)))
     return NextLayerHead(file, main.architecture, _sizes(hp), main=main)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from octavo.errors import ModelError, shown
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32
@@ -126,6 +128,20 @@ def input_scale_of(file: GGUFFile, weight: QTensor) -> float | None:
     return value
 
 
+def order_of(file: GGUFFile, name: str) -> F32:
+    """An order of columns, float32 [K] or [E, K]. Raises ModelError where a row does not name each column once."""
+    return require_order(dequantize(file.tensor(name)), name, file.path)
+
+
+def require_order(order: F32, name: str, path: str | None = None) -> F32:
+    """Raise ModelError for numbers [..., K] that do not name each of K places once."""
+    wanted = np.arange(order.shape[-1], dtype=np.float32)
+    if not (np.sort(order, axis=-1) == wanted).all():
+        raise ModelError("does not name each column once", file=path, field=f"tensor {name}",
+                         allowed=f"all of 0 to {len(wanted) - 1}")
+    return order
+
+
 class Weights:
     """Leaves by GGUF name: `w["output_norm"]` is output_norm.weight, `w.get` gives None for a missing one."""
 
@@ -170,7 +186,7 @@ class Weights:
     def order(self, name: str) -> F32 | None:
         """Which value of an activation goes with a column of a weight, float32 [K] or [E, K]; None: its own."""
         full = self._full(name).removesuffix(".weight") + ORDER
-        return dequantize(self._file.tensor(full)) if full in self._file.tensors else None
+        return order_of(self._file, full) if full in self._file.tensors else None
 
     def _full(self, name: str) -> str:
         """With ".weight", which names that end with a dot, or as those of `WHOLE` do, don't go on with."""

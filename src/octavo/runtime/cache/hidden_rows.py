@@ -9,6 +9,11 @@ MOST, BEYOND = 512, 64
 there may be until the first ones go."""
 
 
+def nbytes_of(width: int, sequences: int) -> int:
+    """What the rows of sequences take at the most."""
+    return 4 * (MOST + BEYOND) * width * sequences
+
+
 class HiddenRows:
     """Rows [width] of the positions from `start` on: those that a head lacks, and the last one that it read.
 

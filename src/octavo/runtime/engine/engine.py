@@ -36,10 +36,11 @@ from octavo.graph.shard import shard
 from octavo.models import ModelSpec
 from octavo.models.shared.head import HeadSpec
 from octavo.runtime.argument_checks import integer
-from octavo.runtime.cache.hidden_rows import BEYOND, MOST, HiddenRows
+from octavo.runtime.cache.hidden_rows import nbytes_of
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.state_pool import StatePool, slots_for
+from octavo.runtime.cache.step_hidden import handed_over, kept
 from octavo.runtime.cache.window_pool import WindowPool, most_pages, pages_for, window_of
 from octavo.runtime.engine.batch import Feed, make_batch, places
 from octavo.runtime.engine.captured_sizes import (
@@ -350,7 +351,7 @@ class Engine:
         needs = needs_of(self.schedule, self.backends, self.limits, self.ranks)
         if isinstance(self.model, HeadSpec):
             shared = {w.name: w.tensor.nbytes for w in self.graph.leaves("weight") if w.name in self._shared}
-            rows = 0 if self.on_device else 4 * (MOST + BEYOND) * self.model.width * self.config.max_sequences
+            rows = 0 if self.on_device else nbytes_of(self.model.width, self.config.max_sequences)
             needs = replace(needs, weights=max(0, needs.weights - sum(shared.values())), work=needs.work + rows)
         return needs if self._adapted_schedule is None else needs.beside(self._adapted_schedule, self.limits)
 
@@ -428,27 +429,9 @@ class Engine:
         inputs, sizes = self._inputs(feeds, more)
         executor = self._executor_of(feeds)
         handle = executor.launch(inputs, sizes, (*outputs, *self._hidden), None if fed is None else {"tokens": fed})
-        return self._keeping_hidden(handle, places(feeds)) if self._hidden else handle
-
-    def _keeping_hidden(self, handle: StepHandle, of: Seq[tuple[Sequence, int, int, int]]) -> StepHandle:
-        """The step, whose hidden states are kept when it is read: for a head with the sequences, of a head's own as
-        `hidden`."""
-
-        def read() -> list[AnyArray]:
-            *found, hidden = handle.read()
-            if self.head is None:
-                self.hidden = hidden
-                return found
-            for sequence, start, first, stop in of:
-                if (rows := sequence.hidden) is None:
-                    rows = sequence.hidden = HiddenRows()
-                if stop == first + 1:
-                    rows.add(start, hidden[first])
-                else:
-                    rows.put(start, hidden[first:stop])
-            return found
-
-        return StepHandle(handle.values[:-1], read, handle.row)
+        if not self._hidden:
+            return handle
+        return handed_over(handle, self) if self.head is None else kept(handle, places(feeds))
 
     def plan(
         self, feeds: Seq[Feed], outputs: tuple[int, ...], more: DeviceAdjustments | DeviceDraws | None = None

@@ -22,7 +22,7 @@ def asked_speculation(wanted: Speculate | None, draft: object = None) -> Specula
     if draft is None and wanted == "draft":
         problem = "speculate is draft, but there is no draft model: --draft MODEL (draft=MODEL) names one"
         raise UsageError(problem, argument="speculate")
-    if draft is not None and wanted in ("lookup", "off", "mtp"):
+    if draft is not None and wanted in ("lookup", "off"):
         raise UsageError(f"speculate is {wanted}, beside a draft model (allowed: auto, draft)", argument="speculate")
     return wanted or "auto"
 

@@ -17,7 +17,7 @@ from octavo.models.shared.head import HeadSpec
 from octavo.models.shared.next_layer import head_of, read_next_layer
 from octavo.models.shared.refusal import is_next_layer
 from octavo.runtime.engine.engine import Engine
-from octavo.runtime.engine.engine_config import EngineConfig
+from octavo.runtime.engine.engine_config import EngineConfig, Speculate
 from octavo.runtime.speculation.open_draft import require_fit, require_memory, require_way_back
 from octavo.runtime.text_embedding import is_embedding_model
 from octavo.text import Tokenizer
@@ -46,12 +46,22 @@ def open_draft_file(path: str | os.PathLike[str], main: ModelSpec) -> GGUFFile:
     return open_model_file(found)
 
 
-def require_draft(path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tokenizer) -> None:
+def require_is_head(file: GGUFFile, wanted: Speculate) -> None:
+    """Raise UsageError where a head is wanted and the file that is to draft has a model."""
+    if wanted == "mtp":
+        problem = f"speculate is mtp, but {file.path} is a draft model, no head (allowed: auto, draft)"
+        raise UsageError(problem, argument="speculate")
+
+
+def require_draft(
+    path: str | os.PathLike[str], main: ModelSpec, vocabulary: Tokenizer, wanted: Speculate = "draft"
+) -> None:
     """Raise OctavoError for a draft model, or a head, that can't draft for a model, whatever is free."""
     if is_embedding_model(main):
         raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
     with open_draft_file(path, main) as file:
         if read_head(file, main) is None:
+            require_is_head(file, wanted)
             require_fit(read_model(file), vocabulary)
 
 
@@ -66,7 +76,8 @@ def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpe
     head, asked = head_of(main), config.speculate == "mtp"
     try:
         if head is None and asked:
-            problem = "has no layer that guesses tokens (MTP) and can be computed; --draft takes a head in a file"
+            problem = "has no layer that guesses tokens (MTP), or none that can be computed"
+            problem += "; --draft HEAD (draft=HEAD) takes a head in a file of its own"
             raise ModelError(problem, file=main.file.path)
         if head is not None:
             require_head(head, config, backend)

@@ -10,6 +10,7 @@ without drafts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -98,12 +99,13 @@ class Speculator:
     def _known(self, request: Request) -> Draft:
         """A draft that costs nothing to make."""
         if forced := request.constraint.forced() if foresees(request.constraint) else []:
-            return Draft(forced[:MOST_TOKENS], "grammar")
+            return Draft(_before_end(request, forced[:MOST_TOKENS]), "grammar")
         if not self._lookup:
             return NONE
         if own := request.drafts.lookup.draft(request.tokens, MOST_TOKENS):
-            return Draft(own)
-        return Draft(self.history.draft(request.tokens, MOST_TOKENS, request.cache_salt), "history")
+            return Draft(_before_end(request, own))
+        found = self.history.draft(request.tokens, MOST_TOKENS, request.cache_salt)
+        return Draft(_before_end(request, found), "history")
 
     def ended(self, request: Request) -> None:
         """Remember the reply of a request that ended."""
@@ -126,12 +128,12 @@ class Speculator:
         rates, most = [request.drafts.rate(drafter.name) for request in requests], [MOST_TOKENS] * len(requests)
         taken = [r.drafts.rate(one.drafter) ** (i + 1) for r, one in others.items() for i in range(len(one.tokens))]
         lengths = self.lengths.plan(
-            replies, rates, most, room=room, pass_seconds=drafter.seconds(len(requests)), taken=taken
+            replies, rates, most, room=room, making=partial(drafter.seconds, len(requests)), taken=taken
         )
         if not any(lengths):
             return {}
-        made = drafter.drafts(dict(zip(requests, lengths, strict=True)))
-        return {r: Draft(tokens, drafter.name) for r, tokens in made.items() if self._grown(r, len(tokens))}
+        made = {r: _before_end(r, t) for r, t in drafter.drafts(dict(zip(requests, lengths, strict=True))).items()}
+        return {r: Draft(tokens, drafter.name) for r, tokens in made.items() if tokens and self._grown(r, len(tokens))}
 
     def _shortened(self, found: Drafts, replies: int, room: int) -> dict[Request, Draft]:
         """Drafts as long as they pay and there is room, whose pages are there."""
@@ -220,6 +222,11 @@ class Speculator:
         usual *= self.lengths.costs.factor(replies, tokens)
         if self.engine.pads or self.sizes.add(replies, lengths, seconds, usual):
             self.lengths.observe(replies, tokens, seconds, 2 if self.engine.pads else 0)
+
+
+def _before_end(request: Request, draft: list[int]) -> list[int]:
+    """A draft up to a token that would end the reply: none comes after that."""
+    return next((draft[:i] for i, token in enumerate(draft) if token in request.stop_ids), draft)
 
 
 def _last(request: Request, sampled: Sequence[SampledToken | Exception]) -> int:

@@ -176,6 +176,7 @@ class Info(msgspec.Struct, frozen=True):
     pid: int = 0
     max_loras: int = 0
     adapters: list[AdapterInfo] = []
+    has_draft: bool = False
 
 
 class Prefill(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -333,10 +333,10 @@ class RequestHandle:
         }
 
     def _predicted(self) -> dict[str, int]:
-        """Tokens of drafts by OpenAI's names, where there were any."""
-        total, accepted = (sum(choice.drafted[i] for choice in self.choices if choice.drafted) for i in (0, 1))
-        if not total:
+        """Tokens of drafts by OpenAI's names, where there is a draft model."""
+        if not self.service.info.has_draft:
             return {}
+        total, accepted = (sum(choice.drafted[i] for choice in self.choices if choice.drafted) for i in (0, 1))
         return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": total - accepted}
 
     def shown_tokens(self, output: CompletionOutput) -> int:
