@@ -88,8 +88,8 @@ def frontier(
 ) -> None:
     """Make the best file of each size: `octavo frontier model-f16.gguf -o files --calibration text.txt`.
 
-    Types of each tensor by measured divergence, with an importance matrix; judged on another text, and timed. A
-    run that was stopped or killed goes on with the same command.
+    Types of each tensor by measured divergence, with an importance matrix; judged on another text, and timed.
+    A run that was stopped or killed goes on with the same command.
     """
     require_matplotlib("a frontier's page needs matplotlib")
     from octavo.frontier.page import write_page
