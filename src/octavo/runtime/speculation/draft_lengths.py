@@ -89,7 +89,7 @@ class DraftLengths:
         rates         how likely a token is to be accepted, if those before it are
         most          the most tokens of each draft
         room          the most tokens of drafts in the step
-        making        seconds that drafts take to make whose longest has so many tokens; None where they take none
+        making        seconds to make drafts whose longest has this many tokens; None where it takes none
         taken         how likely each token is to be accepted that the step has already
         """
         known, base = self.costs.known(replies), self.seconds(replies)

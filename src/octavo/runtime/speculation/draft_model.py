@@ -55,7 +55,7 @@ class DraftModel:
         return not self._broken and len(request.tokens) + most <= self.engine.n_ctx
 
     def seconds(self, requests: int, tokens: int) -> float:
-        """Of drafts of so many tokens for each of some requests; 0 while nothing is known."""
+        """Of drafts of `tokens` tokens for each of some requests; 0 while nothing is known."""
         return self._times.at(requests, tokens)
 
     def drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:

@@ -18,7 +18,7 @@ class Drafter(Protocol):
         """Whether it can make a draft of `most` tokens of a request now."""
 
     def seconds(self, requests: int, tokens: int) -> float:
-        """Of drafts of so many tokens for each of some requests; 0 while nothing is known."""
+        """Of drafts of `tokens` tokens for each of some requests; 0 while nothing is known."""
 
     def drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:
         """A draft of each length, or a shorter one, or none."""

@@ -75,7 +75,7 @@ class HeadDrafter:
         return not self._broken and rows is not None and len(request.tokens) + most <= self.engine.n_ctx
 
     def seconds(self, requests: int, tokens: int) -> float:
-        """Of drafts of so many tokens for each of some requests; 0 while nothing is known."""
+        """Of drafts of `tokens` tokens for each of some requests; 0 while nothing is known."""
         return self._times.at(requests, tokens)
 
     def drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:

@@ -15,7 +15,7 @@ class MakingTimes:
         self._seconds: dict[int, dict[int, float]] = {}
 
     def add(self, requests: int, tokens: int, seconds: float) -> None:
-        """Learn what drafts of so many tokens took together."""
+        """Learn what drafts of `tokens` tokens took together."""
         known = self._seconds.setdefault(requests, {})
         before = known.get(tokens, seconds)
         known[tokens] = before + (SHARE if seconds > before else SHARE_OF_LESS) * (seconds - before)
