@@ -9,12 +9,17 @@ of the body, between embedding and output, with a head of Q6_K, as most presets 
 the sum of both. Each preset is made with the importance matrix that the frontier uses; the best one of a size has the
 least divergence of all that take no more bytes. All files are judged together, in floats, on the text that comes with
 Octavo. Nothing is made twice: the same command goes on in DIR.
+
+    python bench/frontier.py RESULT.json -o PICTURE.svg
+
+draws what a result has, as in docs/which-file.md.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,7 @@ import pydantic
 
 import results_file
 from octavo.evals.judge.judgement import HEAD, Judgement, judge
+from octavo.evals.judge.picture import draw
 from octavo.formats import by_name
 from octavo.frontier.page import write_page
 from octavo.frontier.plan import Options, Subject, plan
@@ -44,7 +50,7 @@ def whole_bits(source: ModelSource, body: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--calibration", required=True)
+    parser.add_argument("--calibration")
     parser.add_argument("--bits", default="3.0,3.5,4.0,4.8")
     parser.add_argument("--presets", default=",".join(PRESETS))
     parser.add_argument("--folder", type=Path, default=Path("frontier"))
@@ -56,6 +62,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     given = parser.parse_args()
+    if given.model.suffix == ".json":
+        picture(json.loads(given.model.read_text(encoding="utf-8")), given.output)
+        return
+    if given.calibration is None:
+        parser.error("--calibration TEXT is missing")
     options = Options(
         given.calibration, method=given.method, samples=given.samples, rounds=given.rounds, groups=given.groups,
         chunks=given.chunks, exact=True, threads=given.threads, device="cpu",
@@ -73,6 +84,16 @@ def main() -> None:
     judged = pydantic.TypeAdapter(Judgement).dump_python(found, mode="json")
     results_file.write("frontier", {**results_file.described(), "rows": rows, "files": [asdict(f) for f in made.files],
                                     "judgement": judged}, given.output)
+
+
+def picture(results: dict[str, Any], path: Path) -> None:
+    """Divergence over bytes of all files in a result; the rows say what files are called, and which are a frontier."""
+    judged = pydantic.TypeAdapter(list[Judgement]).validate_python(
+        [results["judgement"]] if "judgement" in results else results["judgements"])
+    names = {row["kl"]: row["file"] for row in results["rows"]}
+    files = [replace(v, name=names.get(v.kl.value, v.name)) for each in judged for v in each.files]
+    ours = {row["file"] for row in results["rows"] if row.get("method", "encoder") == "encoder"}
+    draw(replace(judged[0], files=files), str(path), ours)
 
 
 def _judged(given: Any, files: list[Path], options: Options) -> Judgement:

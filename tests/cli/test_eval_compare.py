@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -128,6 +129,14 @@ def test_figures_that_can_not_be_are_refused(
         path.write_text(json.dumps({**found, "files": [changed]}))
         done = octavo("report", models[0], "-o", str(tmp_path / "page.html"), "--judged", str(path))
         assert "files.0: is not a result of `octavo eval compare -o`" in done.error()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with names are POSIX")
+def test_a_pipe_as_the_base_is_not_waited_for(octavo: Run, models: tuple[str, str], tmp_path: Path) -> None:
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    error = octavo("eval", "compare", pipe, models[1]).error()
+    assert f"error: {pipe}: not a regular file" in error
 
 
 def test_results_are_not_written_over_a_model(octavo: Run, models: tuple[str, str]) -> None:

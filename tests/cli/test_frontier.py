@@ -25,10 +25,13 @@ def test_plan_table_and_files(octavo: Run, text: str, tmp_path: Path, monkeypatc
     assert [f["target"] for f in json.loads(octavo(*given, "--dry-run", "--json").out)["files"]] == [
         "4 bits per weight", "6 bits per weight"]
     done = octavo(*given)
+    another = octavo(*given[:-8], "--samples", "1", "-c", "32", "--device", "reference", "--dry-run").error()
+    assert "out is of --samples 2 (allowed: another folder, or --restart)" in another
     assert done.status == 0
     heading = next(line for line in done.out.splitlines() if line.startswith("file") and "KL" in line)
     assert heading.split()[-4:] == ["prompt", "tok/s", "decode", "tok/s"]
     assert "overlap: 0.00%" in done.out
+    assert f"octavo eval compare {model} {out}/*.gguf PRESET.gguf" in done.out
     assert {path.name for path in out.iterdir()} == {
         "base-4bpw.gguf", "base-6bpw.gguf", "frontier.html", "frontier.json", "frontier.svg", "work"}
     found = json.loads(octavo(*given, "--json").out)

@@ -50,6 +50,19 @@ def test_sigterm_leaves_nothing_behind(
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.parametrize("command", ["frontier", "imatrix", "pull"])
+def test_a_command_that_goes_on_says_so(
+    octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: list[list[str]], command: str
+) -> None:
+    monkeypatch.setattr("octavo.io.model_path.download", lambda *given, **more: signal.raise_signal(signal.SIGTERM))
+    given = {"frontier": ("demo", "-o", "out", "--sizes", "5", "--samples", "1", "--chunks", "1"),
+             "imatrix": ("demo", "demo", "-o", "matrix.gguf", "--chunks", "1"), "pull": ("a/b",)}
+    monkeypatch.chdir(tmp_path)
+    stopped = octavo(command, *given[command])
+    assert stopped.status == 128 + signal.SIGTERM
+    assert "octavo: stopped; the same command goes on" in stopped.err
+
+
 _QUANTIZE = """
 import signal
 from octavo.cli import main

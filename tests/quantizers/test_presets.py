@@ -153,5 +153,7 @@ def test_a_preset_that_saves_nothing_says_so(name: str, said: str, caplog: pytes
     shapes = {f"blk.{i}.{part}.weight": size for i in range(4) for part, size in sizes.items()}
     choose_types(shapes | {"token_embd.weight": (4096, 576)}, Facts(layers=4), find_preset(name), Choices())
     assert [message.endswith(said) for message in caplog.messages] == [True]
+    assert f"{1 if name == 'Q4_0' else 13} of 17 tensors" in caplog.text  # the embedding, which is the output, too
+    assert " bits in all" in caplog.text
     assert ("a smaller file" in caplog.text) is bool(said)
     assert "(576 values, not a multiple of " in caplog.text

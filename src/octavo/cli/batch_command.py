@@ -12,6 +12,7 @@ import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
+from octavo.cli.notes import stop_told
 from octavo.cli.options import RAY_ADDRESS_HELP, AsJson, Context, Where
 from octavo.cli.plain import to_json
 from octavo.cli.progress_bar import Bar
@@ -81,12 +82,8 @@ def batch(
         raise UsageError("IN and OUT are files: IN is read more than once, and OUT tells what is done")
     path = local(model, offline)
     options = _options(path, model, spread, ctx, defaults, where, limits, offline)
-    try:
-        with Bar() as bar:
-            summary = answer_file(source, output, options, restart=restart, show=bar.show)
-    except (KeyboardInterrupt, SystemExit):
-        print(f"octavo: stopped; the same command goes on where {output} ends", file=sys.stderr)
-        raise
+    with stop_told(lambda: f"the same command goes on where {output} ends"), Bar() as bar:
+        summary = answer_file(source, output, options, restart=restart, show=bar.show)
     _tell(model, summary, as_json=as_json)
     if summary.failed:
         raise typer.Exit(FAILED)

@@ -10,7 +10,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.notes import notes_told
+from octavo.cli.notes import stop_told
 from octavo.cli.options import AsJson, Device, Threads, Window
 from octavo.cli.plain import printable, to_json
 from octavo.cli.progress_bar import Bar
@@ -72,8 +72,10 @@ def frontier(
                           "before, which goes on.")
     ],
     sizes: Annotated[
-        str, typer.Option("--sizes", metavar="LIST", help="Bits per weight, or sizes with a unit: 2.5,3,4.2GiB.")
-    ] = "2.5,3,3.5,4,5",
+        str | None,
+        typer.Option("--sizes", metavar="LIST", help="Bits per weight, or sizes with a unit: 2.5,3,4.2GiB (default: "
+                     "those of 2.5,3,3.5,4,5 that the model can have).")
+    ] = None,
     made_for: Annotated[
         Literal["cpu", "gpu", "any"],
         typer.Option("--for", help="What the files are to be fast on: cpu leaves out types that it has to unpack.")
@@ -86,30 +88,32 @@ def frontier(
 ) -> None:
     """Make the best file of each size: `octavo frontier model-f16.gguf -o files --calibration text.txt`.
 
-    Types of each tensor by measured divergence, with an importance matrix; judged on another text, and timed. A
-    run that was stopped or killed goes on with the same command.
+    Types of each tensor by measured divergence, with an importance matrix; judged on another text, and timed.
+    A run that was stopped or killed goes on with the same command.
     """
     require_matplotlib("a frontier's page needs matplotlib")
     from octavo.frontier.page import write_page
-    from octavo.frontier.plan import Subject, plan, require_folder, targets
-    from octavo.frontier.run import make_frontier
+    from octavo.frontier.plan import USUAL, Subject, plan, require_folder, targets
+    from octavo.frontier.run import make_frontier, require_same
 
-    wanted = targets(sizes)
+    wanted = targets(USUAL if sizes is None else sizes)
     options = search.options(model, made_for, context, device, threads)
     require_folder(output)
     with Subject(local(model, offline), options) as subject:
-        planned = plan(subject, output, wanted, options)
+        planned = plan(subject, output, wanted, options, leave_out=sizes is None)
+        if dry_run:
+            require_same(subject, output, options, restart=restart)
         if dry_run or not as_json:
             _announce(planned, subject, output, as_json=as_json)
         if dry_run:
             return
-        with notes_told(), Bar() as bar:
+        with stop_told(), Bar() as bar:
             made = make_frontier(subject, output, planned, options, restart=restart, progress=bar.show)
         write_page(made, output)
     if as_json:
         print(to_json(asdict(made)))
     else:
-        _show(made, output)
+        _show(made, model, output)
 
 
 def _announce(planned: Plan, subject: Subject, folder: str, *, as_json: bool) -> None:
@@ -122,7 +126,7 @@ def _announce(planned: Plan, subject: Subject, folder: str, *, as_json: bool) ->
     values = sum(t.size for t in subject.source.tensors)
     rows = [(printable(f.name), str(f.target), size(f.budget), f"{8 * f.budget / values:.2f}") for f in planned.files]
     print_columns(("file", "at most", "tensors", "bits per weight"), rows, ("tensors", "bits per weight"))
-    takes = "" if planned.seconds is None else f", about {rounded(planned.seconds)} on this machine while it is idle"
+    takes = "" if planned.seconds is None else f", about {rounded(planned.seconds)} at the speed of this moment"
     print(
         f"in {printable(folder)}: {size(planned.disk)} of disk, about {size(planned.memory)} of memory; "
         f"{len(subject.samples)} windows of {subject.context} tokens to calibrate, {planned.groups} groups of weights; "
@@ -130,8 +134,10 @@ def _announce(planned: Plan, subject: Subject, folder: str, *, as_json: bool) ->
     )
 
 
-def _show(made: Frontier, folder: str) -> None:
+def _show(made: Frontier, model: str, folder: str) -> None:
     from octavo.cli.evaluate.compare import interval
+    from octavo.evals.judge.judgement import remarks
+    from octavo.frontier.page import beside, rate
 
     verdicts = {v.name: v for v in made.judgement.files}
     rows = []
@@ -140,7 +146,7 @@ def _show(made: Frontier, folder: str) -> None:
         judged = ("", "", "", "") if v is None else (
             f"{v.sizes.body_bits:.2f}", interval(v.kl, ".3g"), interval(v.same_top, ".1%"), interval(v.ratio, ".4g"))
         rows.append((printable(each.name), size(each.nbytes), f"{each.bits:.2f}", *judged,
-                     *("" if x is None else f"{x:.1f}" for x in (each.prompt, each.decode))))
+                     rate(each.prompt, each.prompt_runs), rate(each.decode, each.decode_runs)))
     numbers = ("tensors", "bits", "body", "prompt tok/s", "decode tok/s")
     print_columns(("file", "tensors", "bits", "body", "KL [95%]", "same top [95%]", "ppl / base [95%]",
                    "prompt tok/s", "decode tok/s"), rows, numbers)
@@ -149,9 +155,14 @@ def _show(made: Frontier, folder: str) -> None:
           "head (embedding and output)")
     if found.overlap is not None:
         print(f"overlap: {found.overlap:.2%} of its runs of 12 words are in the calibration text")
+    for remark in remarks(found):
+        print(printable(remark))
+    if any(each.prompt is not None for each in made.files):
+        print("speeds are of this machine, whatever else it did meanwhile; two figures: runs differed by more than 10%")
     for name, why in found.failed.items():
         print(f"{printable(name)} could not be judged: {printable(why)}")
     for v in found.files:
         for why in v.suspicions:
             print(f"{printable(v.name)} looks broken: {printable(why)}")
     print(f"{printable(os.path.join(folder, 'frontier.html'))}: the page; frontier.json, frontier.svg: the same")
+    print(f"presets and other files beside these: {printable(beside(model, folder))}")

@@ -1,15 +1,27 @@
-"""What errors note beside their message: how to go on with a run that was stopped."""
+"""What is said where a command is stopped, and what errors note beside their message: how to go on."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+
+
+@contextmanager
+def stop_told(rest: Callable[[], str] = lambda: "the same command goes on") -> Iterator[None]:
+    """Say, where Ctrl-C or a signal ends the block, that it was stopped, and what `rest` then says."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        print(f"octavo: stopped; {rest()}", file=sys.stderr)
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(INTERRUPTED) from None
+        raise
 
 
 @contextmanager

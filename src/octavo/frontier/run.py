@@ -12,24 +12,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from statistics import median
 from typing import Any
 
 import pydantic
 
 from octavo import __version__
 from octavo.backends import select
+from octavo.backends.cores import cores
 from octavo.bench.result import BenchOptions, bench_model
 from octavo.calibrate.gguf.gguf_method import GgufMethod
 from octavo.calibrate.gguf.type_errors import type_errors
 from octavo.calibrate.run_name import run_name
 from octavo.calibrate.runner import Samples
-from octavo.calibrate.runner.journal import differing
-from octavo.errors import UsageError
+from octavo.calibrate.runner.journal import remove_journal
+from octavo.errors import FileError, UsageError
 from octavo.evals.activation_squares import collect_imatrix
 from octavo.evals.eval_model import open_subject
 from octavo.evals.judge.judgement import Judgement, judge
@@ -38,8 +41,10 @@ from octavo.evals.sensitivity import Sensitivity, sensitivities
 from octavo.evals.stats import Estimate
 from octavo.formats import BlockFormat
 from octavo.frontier.kept import Kept
-from octavo.frontier.plan import WORK, Options, Plan, PlannedFile, Subject, require_folder
-from octavo.io.atomic import failures_of
+from octavo.frontier.plan import LOCK, RUN, WORK, Options, Plan, PlannedFile, Subject, require_folder, run_before
+from octavo.io.atomic import failures_of, written_file
+from octavo.io.digest import files_digest
+from octavo.io.distinct_paths import text_files
 from octavo.io.locks import locked_if_any
 from octavo.quantizers.fit.fit import Fit, Offers, file_type, fit_types
 from octavo.quantizers.fit.fit import type_errors as sampled_errors
@@ -50,6 +55,11 @@ from octavo.quantizers.job.write import write_model
 Progress = Callable[[str, int, int], None]
 Errors = dict[str, dict[str, tuple[float, float]]]
 """By tensor and type, squared relative errors: as the encoder leaves it, and as what makes the file does."""
+OWN = re.compile(
+    r"imatrix\.gguf|(errors-(encoder|gptq)|costs(-.+\.gguf-\d+)?|(file|speed)-.+\.gguf|imatrix|judged)\.jsonl"
+)
+"""Files in WORK that a run which begins anew removes, beside journals of files."""
+JOURNAL = re.compile(r".+\.gguf-[0-9a-f]{8}")
 PROMPT, GENERATE, TIMED = 256, 32, 3
 """Tokens of a prompt and of a reply that files are timed with, and how often."""
 
@@ -62,7 +72,8 @@ class FrontierFile:
     nbytes    of its tensors; `bits` a weight
     types     matrices of each type
     expected  divergence that was expected by what was measured, on the calibration text, nats
-    prompt, decode  tokens a second on this machine; None: not timed
+    prompt, decode  tokens a second on this machine, of TIMED runs the middle one; None: not timed
+    prompt_runs, decode_runs  of the slowest and the fastest run
     """
 
     name: str
@@ -73,6 +84,8 @@ class FrontierFile:
     expected: float
     prompt: float | None = None
     decode: float | None = None
+    prompt_runs: tuple[float, float] | None = None
+    decode_runs: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,12 +114,27 @@ def make_frontier(
         return _Run(subject, folder, work, options, progress, restart).all(plan.files)
 
 
+def require_same(subject: Subject, folder: str, options: Options, *, restart: bool = False) -> dict[str, str]:
+    """What a run is of, by part. Raises UsageError where the one in `folder` is of something else, and says of what."""
+    before = run_before(folder)
+    text = (options.calibration, files_digest(text_files(options.calibration), 1))
+    run = run_name(subject.file, Samples(subject.samples), __version__, subject.context)
+    parts = {"run": run, "model": run.partition(".")[0], "calibration text": digest(text[text[0] != "demo"]),
+             "version of Octavo": __version__, "--samples": str(options.samples), "--ctx-size": str(subject.context)}
+    if before and before.get("run") != run and not restart:
+        changed = [part for part in parts if part != "run" and before.get(part) != parts[part]]
+        named = [f"{part} {before.get(part)}" if part.startswith("-") else f"another {part}" for part in changed]
+        other = " and ".join(named) or "other tokens"
+        raise UsageError(f"{folder} is of {other} (allowed: another folder, or --restart)")
+    return parts
+
+
 @contextmanager
 def _locked(work: str) -> Iterator[str]:
     """The folder of what is kept, locked. Raises UsageError where another process has it."""
     with failures_of(work):
         os.makedirs(work, exist_ok=True)
-        lock = os.open(os.path.join(work, "lock"), os.O_CREAT | os.O_RDWR, 0o666)
+        lock = os.open(os.path.join(work, LOCK), os.O_CREAT | os.O_RDWR, 0o666)
     try:
         if not locked_if_any(lock):
             raise UsageError(f"another process is at work in {work}")
@@ -120,26 +148,23 @@ class _Run:
         self, subject: Subject, folder: str, work: str, options: Options, progress: Progress, restart: bool
     ) -> None:
         self.subject, self.folder, self.work, self.options, self.tell = subject, folder, work, options, progress
-        self.run = run_name(subject.file, Samples(subject.samples), __version__, subject.context)
         self.backends = select(options.device, options.threads)
-        self._begin(restart)
+        parts = require_same(subject, folder, options, restart=restart)
+        self.run = parts["run"]
+        self._begin(parts, restart)
 
-    def _begin(self, restart: bool) -> None:
-        """See what an earlier run was of, or say what this one is of."""
-        path = os.path.join(self.work, "run.json")
-        if os.path.exists(path) and not restart:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                found = file.read(1 << 12).strip()
-            if found != self.run:
-                other = differing(found, self.run, ("model", "calibration text or samples of it", "option or version"))
-                raise UsageError(f"{self.folder} is of another {other} (allowed: another folder, or --restart)")
+    def _begin(self, parts: Mapping[str, str], restart: bool) -> None:
+        """Say what this run is of, where no earlier one has."""
+        path = os.path.join(self.work, RUN)
+        if os.path.lexists(path) and not restart:
             return
         with failures_of(path):
-            for name in os.listdir(self.work):
-                if name.endswith((".jsonl", ".gguf", ".json")):
-                    os.unlink(os.path.join(self.work, name))
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(self.run)
+            for name in filter(OWN.fullmatch, os.listdir(self.work)):
+                os.unlink(os.path.join(self.work, name))
+            for name in filter(JOURNAL.fullmatch, os.listdir(self.work)):
+                remove_journal(os.path.join(self.work, name))
+        with written_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"frontier": parts}, file)
 
     def all(self, files: Sequence[PlannedFile]) -> Frontier:
         imatrix = self.importance()
@@ -156,14 +181,24 @@ class _Run:
         return Kept(os.path.join(self.work, f"{name}.jsonl"), digest(self.run, *of))
 
     def importance(self) -> Imatrix:
-        options, path = self.options, os.path.join(self.work, "imatrix.gguf")
+        path = os.path.join(self.work, "imatrix.gguf")
+        kept = self.kept("imatrix")
+        if "digest" not in kept or _digest(path) != kept["digest"]:
+            if os.path.lexists(path) and ("digest" in kept or not _is_imatrix(path)):
+                with failures_of(path):
+                    os.unlink(path)
+            self._collect(path)
+            kept["digest"] = _digest(path)
+        return replace(Imatrix.load(path), path=None)  # files say nothing of where they were made
+
+    def _collect(self, path: str) -> None:
+        options = self.options
         with open_subject(self.subject.path, self.subject.context, device=options.device, threads=options.threads,
                           fuse=False) as model:
             collect_imatrix(
                 model, self.subject.tokens, name=os.path.basename(options.calibration), context=self.subject.context,
                 path=path, progress=lambda done, total: self.tell("importance", done, total),
             )
-        return replace(Imatrix.load(path), path=None)  # files say nothing of where they were made
 
     def errors(self, offered: Offers, imatrix: Imatrix) -> Errors:
         """What each type does to each tensor; types that were tried for other sizes are not tried again."""
@@ -223,7 +258,7 @@ class _Run:
         types = {name: fmt.name for name, fmt in fit.types.items()}
         path = os.path.join(self.folder, planned.name)
         kept = self.kept(f"file-{planned.name}", types, self.options.method)
-        if "bytes" not in kept or not os.path.isfile(path) or os.path.getsize(path) != kept["bytes"]:
+        if "digest" not in kept or _digest(path) != kept["digest"]:
             source = self.subject.source
             stored = {t.name: t.type_name for t in source.tensors}
             job = QuantizeJob(
@@ -233,11 +268,11 @@ class _Run:
             method = GgufMethod(
                 self.options.calibration, "gptq", self.options.samples, self.subject.context, self.options.device,
                 self.options.threads, lambda what, done, total: self.tell(f"{planned.name}: {what}", done, total),
-                os.path.join(self.work, planned.name), True, grids=True,
+                os.path.join(self.work, f"{planned.name}-{digest(self.run, types)[:8]}"), True, grids=True,
             ) if self.options.method == "gptq" else None
             write_model(job, path, method=method, threads=self.options.threads,
                         progress=lambda what, done, total: self.tell(f"{planned.name}: {what}", done, total))
-            kept["bytes"] = os.path.getsize(path)
+            kept["digest"] = _digest(path)
         values = sum(t.size for t in self.subject.source.tensors)
         return FrontierFile(planned.name, str(planned.target), fit.nbytes, 8 * fit.nbytes / values,
                             dict(Counter(types.values()).most_common()), fit.loss)
@@ -270,15 +305,16 @@ class _Run:
 
     def timed(self, made: FrontierFile) -> FrontierFile:
         kept = self.kept(f"speed-{made.name}", asdict(made), self.options.method)
-        if "rates" not in kept:
+        if "runs" not in kept:
             found = bench_model(
                 os.path.join(self.folder, made.name),
                 BenchOptions(PROMPT, GENERATE, TIMED, threads=self.options.threads, device=self.options.device),
                 lambda what: self.tell(f"timing {made.name}: {what}", 0, 0),
             )
-            kept["rates"] = [next(iter(test["rates"].values()))["median"] for test in found["tests"]]
-        prompt, decode = kept["rates"]
-        return FrontierFile(**asdict(made) | {"prompt": prompt, "decode": decode})
+            kept["runs"] = [sorted(next(iter(test["rates"].values()))["rounds"]) for test in found["tests"]]
+        prompt, decode = kept["runs"]
+        return replace(made, prompt=median(prompt), decode=median(decode), prompt_runs=(prompt[0], prompt[-1]),
+                       decode_runs=(decode[0], decode[-1]))
 
 
 class _Sensitivities(MutableMapping[str, Sensitivity]):
@@ -302,6 +338,19 @@ class _Sensitivities(MutableMapping[str, Sensitivity]):
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _digest(path: str) -> str | None:
+    """Of a file's bytes; None where none can be read."""
+    with suppress(FileError):
+        return files_digest([path], cores())
+    return None
+
+
+def _is_imatrix(path: str) -> bool:
+    with suppress(FileError):
+        return bool(Imatrix.load(path).entries)
+    return False
 
 
 def digest(*of: object) -> str:

@@ -37,7 +37,7 @@ def best(rate: float, costs: dict[int, float], making: float) -> int:
 @pytest.mark.parametrize("costs", [{7: 1.1}, {7: 2.4}, {3: 1.05, 7: 2.0}, {1: 1.3, 7: 1.4}, {7: 7.0}])
 @pytest.mark.parametrize("making", [0.0, 0.1, 0.4])
 def test_the_length_with_the_most_tokens_a_second(rate: float, costs: dict[int, float], making: float) -> None:
-    chosen = lengths(costs).choose(1, [rate], [7], room=60, pass_seconds=0.01 * making)
+    chosen = lengths(costs).choose(1, [rate], [7], room=60, making=lambda n: 0.01 * making * n)
     assert chosen == [best(rate, costs, making)]
 
 

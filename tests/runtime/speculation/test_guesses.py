@@ -36,7 +36,7 @@ def test_the_same_drafts(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with GGUFFile.open(tmp_path / "m.gguf") as file, GGUFFile.open(tmp_path / "head.gguf") as of_head:
         main = read_model(file)
         head: HeadSpec = read_next_layer(of_head, main) if kind == "mtp" else read_eagle3(of_head, main)
-        for most in (0, 8):
+        for most in ((0,), head_drafter.AT_ONCE):
             monkeypatch.setattr(head_drafter, "AT_ONCE", most)
             config = EngineConfig(n_ctx=256, cache_type="f32", max_sequences=4)
             engine = Engine(main, select("cpu", 1), config, head=head)
@@ -54,7 +54,7 @@ def test_the_same_drafts(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 for i, one in enumerate(requests):  # some of what was drafted is right, and one token is another
                     for token in (*made[one][:i], 7):
                         one.tokens.append(token)
-            assert (drafter._guesses is not None) == bool(most)
+            assert (drafter._guesses is not None) == (most[-1] > 0)
             found.append(drafts)
     assert found[0] == found[1]
     assert [len(draft) for draft in found[0]][:3] == [5, 4, 3]

@@ -34,8 +34,8 @@ def gain(
         if step % 50 == 0:
             speed = float(np.exp(noise * rng.standard_normal()))
         hiccup = speed * float(np.exp(noise * rng.standard_normal())) * (3.0 if noise and rng.random() < 0.01 else 1.0)
-        rates, pass_seconds = [record.rate("draft") for record in records], making if step else 0.0
-        lengths = made.plan(replies, rates, [MOST] * replies, room=48, pass_seconds=pass_seconds)
+        rates, each = [record.rate("draft") for record in records], making if step else 0.0
+        lengths = made.plan(replies, rates, [MOST] * replies, room=48, making=each.__mul__)
         accepted = [_accepted(rng, right, n) for n in lengths]
         took = (base + more * sum(lengths)) * hiccup
         if sum(lengths):

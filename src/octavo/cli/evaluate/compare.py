@@ -117,6 +117,7 @@ def compare(
 
 def _show(found: Judgement) -> None:
     from octavo.evals.clusters import LEAST
+    from octavo.evals.judge.judgement import remarks
 
     for name, why in found.failed.items():
         print(f"{printable(name)} could not be judged: {printable(why)}")
@@ -147,6 +148,8 @@ def _show(found: Judgement) -> None:
     for verdict in found.files:
         for why in verdict.suspicions:
             print(f"{printable(verdict.name)} looks broken: {printable(why)}")
+    for remark in remarks(found):
+        print(printable(remark))
     _show_noise(found)
     if found.rounding is not None:
         print(f"rounding: the base's file has 16 bits over 16 nats; what it cuts moves a divergence by up to "

@@ -13,7 +13,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import Offline, asking, local, shown_by, table
-from octavo.cli.notes import INTERRUPTED
+from octavo.cli.notes import stop_told
 from octavo.cli.options import AsJson
 from octavo.cli.plain import printable, to_json
 from octavo.cli.progress_bar import Bar
@@ -49,12 +49,8 @@ def pull(
         return
     from octavo.io.model_path import download
 
-    try:
-        with Bar() as bar:
-            pulled = download(wanted, shown_by(bar), asking(bar), offline=offline)
-    except KeyboardInterrupt:
-        print("octavo: stopped; the same command goes on", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+    with stop_told(), Bar() as bar:
+        pulled = download(wanted, shown_by(bar), asking(bar), offline=offline)
     if as_json:
         print(to_json(_as_object(pulled)))
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.notes import INTERRUPTED
+from octavo.cli.notes import stop_told
 from octavo.cli.options import Chunks, Device, ParseSpecial, Threads, Window
 
 if TYPE_CHECKING:
@@ -45,17 +45,13 @@ def imatrix(
     context = context_for(context, model)
     with open_subject(model, context, device=device, threads=threads, fuse=False) as loaded, Bar() as bar:
         read = named_text(text, loaded.tokenizer, "train", parse_special=parse_special)
-        try:
+        with stop_told(lambda: f"the same command goes on from {output}" if os.path.exists(output)
+                       else "nothing was saved yet"):
             matrix = collect_imatrix(
                 loaded, read.tokens, name=read.name, context=context, chunks=chunks, output=process_output,
                 path=output, save_every=save_every, restart=restart,
                 progress=lambda done, total: bar.show(f"chunk {done} of {total}", done, total),
             )
-        except KeyboardInterrupt:
-            saved = os.path.exists(output)
-            rest = f"the same command goes on from {output}" if saved else "nothing was saved yet"
-            print(f"octavo: stopped; {rest}", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
     _report(matrix, output)
 
 

@@ -55,15 +55,18 @@ class MethodOptions:
         if self.method is None and self.calibration is None:
             self._refuse_alone()
             return None
-        if self.method is None or self.calibration is None:
-            given = f"--method {self.method}" if self.method else f"--calibration {self.calibration}"
-            needs = "--calibration TEXT" if self.method else "--method gptq or qronos"
-            raise UsageError(f"{given} needs {needs}")
+        if self.method is None:
+            raise UsageError(f"--calibration {self.calibration} needs --method gptq or qronos")
         from octavo.calibrate.gguf.gguf_method import KINDS, SAMPLES, GgufMethod
 
         kind = next((kind for kind in KINDS if kind == self.method), None)
         if kind is None:
-            raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
+            from octavo.calibrate.schemes.scheme_method import KINDS as OF_SCHEMES
+
+            other = f"; {self.method} is for --scheme" if self.method in ("rtn", *OF_SCHEMES) else ""
+            raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)}{other})")
+        if self.calibration is None:
+            raise UsageError(f"--method {kind} needs --calibration TEXT")
         return GgufMethod(
             self.calibration, kind, self.samples or SAMPLES, self.context, self.device, threads, bar.show,
             f"{dst}.work", self.resume,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from octavo.io.distinct_paths import text_files
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.download_cache import shown_name
 from octavo.io.model_path import hub_name
+from octavo.io.regular_file import open_regular
 from octavo.io.system_memory import room
 from octavo.models import read_model
 from octavo.runtime import Model, resolve
@@ -157,6 +158,10 @@ def judge(
         base = resolve(base)
     else:
         every, context = False, recorded.context
+    sizes = None
+    if recorded is None:
+        with open_model_file(base) as file:
+            sizes = Sizes.of(file)
     failed, models = dict[str, str](), dict[str, str]()
     for name, path in zip(names, map(resolve, paths), strict=True):
         with _failing(name, failed):
@@ -174,10 +179,6 @@ def judge(
                 found[name] = run.file(name, path, None if recorded is not None else base)
             run.done += 1
     _require_some(found, failed)
-    sizes = None
-    if recorded is None:
-        with open_model_file(base) as file:
-            sizes = Sizes.of(file)
     nll = next(iter(found.values()))[0].nll_base
     return Judgement(
         os.path.basename(base.rstrip("/")), sizes, exponential(run.clusters.mean(nll)), read.name, read.digest,
@@ -186,13 +187,20 @@ def judge(
     )
 
 
+def remarks(found: Judgement) -> list[str]:
+    """What a reader of the figures has to know, in sentences."""
+    low = [v.name for v in found.files if (v.ratio.high if v.ratio.known else v.ratio.value) < 1]
+    if not low:
+        return []
+    return [f"perplexity / base is below 1 for {', '.join(low)}: that gains nothing, but says that the base does not "
+            "know this text well; KL tells what is lost"]
+
+
 def is_recorded(path: str) -> bool:
     """Whether a path is a file of logits, by its first bytes."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(8) == b"_logits_"
-    except OSError:
-        return False
+    with suppress(FileError, OSError), open_regular(path) as file:
+        return file.read(8) == b"_logits_"
+    return False
 
 
 def require_there(models: Sequence[str], *texts: str | None) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Collection, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pydantic
 
@@ -12,6 +15,7 @@ from octavo import sizes
 from octavo.errors import FileError, UsageError
 from octavo.evals.clusters import Interval
 from octavo.evals.judge.judgement import Judgement, Verdict
+from octavo.evals.judge.label_places import Spot, name_spots
 from octavo.evals.report.cells import Parts, Table, number, percent, size
 from octavo.evals.report.pictures import ACCENT, GRID, MUTED, SECOND, figure, scale, to_svg
 from octavo.evals.report.tensor_labels import label
@@ -20,8 +24,20 @@ from octavo.io.atomic import written_file
 
 KINDS = (".svg", ".png", ".pdf")
 MAX_BYTES = 1 << 26
+HEIGHT = 3.4
+"""Inches."""
+MOST_OF_NAME = 22
 LARGEST = 1e6
 """Nats beyond which nothing diverges: a token has no log-probability like it."""
+
+
+class Colours(NamedTuple):
+    """What files are drawn in, broken ones, those beside a line, and the grid."""
+
+    one: str
+    broken: str
+    muted: str
+    grid: str
 
 
 def require_kind(path: str) -> None:
@@ -51,19 +67,22 @@ def read_judgement(path: str | os.PathLike[str]) -> Judgement:
     return found
 
 
-def draw(found: Judgement, path: str) -> None:
-    """Write the picture to a file of one of KINDS. Raises FileError where it can't be written."""
-    with figure(3.2) as fig, written_file(path) as temporary:
-        _axes(fig, found, grid="0.88")
+def draw(found: Judgement, path: str, joined: Collection[str] = ()) -> None:
+    """Write the picture to a file of one of KINDS; files of the names `joined` are one line, and others grey.
+
+    Raises FileError where it can't be written.
+    """
+    with figure(HEIGHT) as fig, written_file(path) as temporary:
+        _axes(fig, found, joined, Colours("#2a78d6", "#c4501f", "#6f6d68", "#dddddd"))
         kind = Path(path).suffix[1:].lower()
         dated = {"Date": None} if kind == "svg" else None
         fig.savefig(temporary, format=kind, dpi=200, facecolor="white", metadata=dated)
 
 
-def section(found: Judgement) -> Parts:
+def section(found: Judgement, joined: Collection[str] = ()) -> Parts:
     """The picture within a page, and the table."""
-    with figure(3.2) as fig:
-        _axes(fig, found)
+    with figure(HEIGHT) as fig:
+        _axes(fig, found, joined, Colours(ACCENT, SECOND, MUTED, GRID))
         said = "; ".join(
             f"{label(v.name, 60)} of {sizes.size(v.sizes.body)} diverges by {v.kl.value:.3g}" for v in found.files
         )
@@ -87,24 +106,41 @@ def interval(value: Interval, digits: int) -> str:
     return f"{number(value.value, digits)} ({number(value.low, digits)} to {number(value.high, digits)})"
 
 
-def _axes(fig: Any, found: Judgement, grid: str = GRID) -> None:
-    ax = fig.subplots()
-    ax.grid(color=grid)
-    for i, verdict in enumerate(sorted(found.files, key=lambda v: v.sizes.body)):
+def _axes(fig: Any, found: Judgement, joined: Collection[str], colours: Colours) -> None:
+    ax, spots, line = fig.subplots(), list[Spot](), list[tuple[float, float]]()
+    ax.grid(color=colours.grid)
+    names = _short([v.name for v in found.files])
+    for verdict in sorted(found.files, key=lambda v: v.sizes.body):
         x, kl = verdict.sizes.body / 1e6, verdict.kl
-        bars = [[max(kl.value - kl.low, 0)], [max(kl.high - kl.value, 0)]] if kl.known else None
-        ax.errorbar(x, kl.value, yerr=bars, marker=_marker(verdict), markersize=5, linewidth=1, capsize=2,
-                    color=SECOND if verdict.suspicions else ACCENT)
-        ax.annotate(label(verdict.name.removesuffix(".gguf"), 22), (x, kl.value), (5, -9 if i % 2 else 4),
-                    textcoords="offset points")
+        low, high = (min(kl.low, kl.value), max(kl.high, kl.value)) if kl.known else (kl.value, kl.value)
+        one = not joined or verdict.name in joined
+        ax.errorbar(x, kl.value, yerr=[[kl.value - low], [high - kl.value]] if kl.known else None, markersize=5,
+                    marker=_marker(verdict), linewidth=1, capsize=2, zorder=3 if one else 2,
+                    color=colours.broken if verdict.suspicions else colours.one if one else colours.muted)
+        spots.append(Spot(x, kl.value, low, high, names[verdict.name]))
+        if verdict.name in joined:
+            line.append((x, kl.value))
+    ax.plot(*zip(*line, strict=True) if line else (), color=colours.one, linewidth=0.8, alpha=0.6)
     noises = [v.noise for v in found.files if v.noise and not v.rounds]
     shown = [v.kl.value for v in found.files]
-    if noises and max(noises) > min((kl for kl in shown if kl > 0), default=0.0) / 20:
-        ax.axhline(max(noises), color=MUTED, linestyle="--", linewidth=0.8)
+    dashed = bool(noises) and max(noises) > min((kl for kl in shown if kl > 0), default=0.0) / 20
+    if dashed:
+        ax.axhline(max(noises), color=colours.muted, linestyle="--", linewidth=0.8)
         shown.append(max(noises))
     scale(ax, shown, 2)
     ax.margins(x=0.15)
-    ax.set(xlabel="MB of the body", title="KL divergence, nats (bars: 95%; dashed: the engine's noise)")
+    said = "; dashed: the engine's noise" if dashed else ""
+    ax.set(xlabel="MB of the body", title=f"KL divergence, nats (bars: 95%{said})")
+    name_spots(ax, spots, colours.muted, line)
+
+
+def _short(names: Sequence[str]) -> dict[str, str]:
+    """Names as the picture has room for: long ones without what all begin with."""
+    whole = {name: os.path.basename(name.removesuffix(".gguf")) for name in names}
+    parts = [re.split("(?<=[-_])", text) for text in whole.values()]
+    alike = list(takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False)))
+    cut = len("".join(same[0] for same in alike)) if len(names) > 1 and max(map(len, names)) > MOST_OF_NAME else 0
+    return {name: label(text[cut:] or text, MOST_OF_NAME) for name, text in whole.items()}
 
 
 def _marker(verdict: Verdict) -> Literal["x", "o"]:

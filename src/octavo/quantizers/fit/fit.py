@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -63,12 +63,14 @@ class Target:
 
     bits_per_weight  8 times the bytes of all tensors over their values, as llama.cpp counts; metadata does not count
     file_size        bytes of the whole file
+    said             how the user wrote a size, as in "4.2GiB"
 
     Raises UsageError for none or both, and for what is not above 0.
     """
 
     bits_per_weight: float | None = None
     file_size: int | None = None
+    said: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         bits, size = self.bits_per_weight, self.file_size
@@ -96,16 +98,18 @@ class Target:
     def __str__(self) -> str:
         if self.bits_per_weight is not None:
             return f"{self.bits_per_weight:g} bits per weight"
-        return f"{self.file_size:,} bytes"
+        return self.said or f"{self.file_size:,} bytes"
 
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as "4.2GiB", "700 MB" or "123456". Raises UsageError for other text."""
     match = _SIZE.fullmatch(text)
     unit = match and UNITS.get(match[2].lower())
-    if not (match and unit):
-        raise UsageError(f"size {text!r} (allowed: a number and B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, as 4.2GiB)")
-    return int(float(match[1]) * unit)
+    nbytes = float(match[1]) * unit if match and unit else math.inf
+    if not math.isfinite(nbytes):
+        problem = f"size {shown(text)}"
+        raise UsageError(f"{problem} (allowed: a number and B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, as 4.2GiB)")
+    return int(nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +369,7 @@ def quantize_to_size(
         budget = target.tensor_bytes(source, header)
         least = least_bytes(source, offered)
         if budget < least:
-            raise UsageError(
-                f"a model of {target} can't be: its smallest types take {target.least(source, header, least)}"
-            )
+            raise UsageError(too_small(source, offered, target, header))
         names = list(offered)
         cost = slopes(source, names) if slopes else guessed_slopes(names, source.facts.layers)
         fit = fit_types(source, offered, budget, cost, imatrix=weights, threads=threads, progress=progress)
@@ -378,6 +380,15 @@ def quantize_to_size(
             progress=progress,
         )
     return Fitted(report, fit.loss, MEASURED if slopes else GUESSED, budget)
+
+
+def too_small(source: ModelSource, offered: Offers, target: Target, header: int) -> str:
+    """What is wrong with a target that even the smallest types exceed, and where rows are odd, that they are why."""
+    least = target.least(source, header, least_bytes(source, offered))
+    rows = sorted({t.shape[-1] for t in source.tensors if t.name in offered and t.shape[-1] % 256})
+    of = f"{', '.join(map(str, rows[:3]))}{', ...' if rows[3:] else ''}"
+    why = f" (rows of {of} values are not whole blocks of 256, which smaller types need)" if rows else ""
+    return f"a model of {target} can't be: its smallest types take {least}{why}"
 
 
 def fit_types(

@@ -136,7 +136,9 @@ def choose_types(
     if mixer.unfit:
         first = ", ".join(mixer.unfit[:3]) + (", ..." if len(mixer.unfit) > 3 else "")
         smaller = "" if preset.name in PLAIN else _smaller(shapes, facts, types, has_imatrix)
-        told(f"{len(mixer.unfit)} of {len(shapes)} tensors have rows that are not whole blocks: {first}{smaller}")
+        bits = 8 * _bytes(shapes, types) / sum(math.prod(shapes[name]) for name in types)
+        told(f"{len(mixer.unfit)} of {len(shapes)} tensors have rows that are not whole blocks: {first}; weights have "
+             f"{bits:.2f} bits in all{smaller}")
     return types
 
 
@@ -190,14 +192,13 @@ class _Mixer:
             manual = base if self.choices.pure else self._mixed(name, kind, shape, base)
         if shape[-1] % manual.block:
             fitting = self.fit(name, manual, shape[-1])
-            why = f"{shape[-1]} values, not a multiple of {manual.block}"
-            self.unfit.append(f"{name} ({why}) is {fitting.name} instead of {manual.name}")
+            self.unfit.append(_unfit(name, shape, fitting, manual))
             return fitting
         return manual
 
     def _mixed(self, name: str, kind: str, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:
         if kind == "output" or (kind == "token_embd" and self.tied):
-            return self.output or self._output(shape, base)
+            return self.output or self._output(name, shape, base)
         if self.preset.experts:
             return base if len(shape) > 2 and shape[-3] > 1 else by_name("Q8_0")
         if kind == "token_embd":
@@ -208,11 +209,14 @@ class _Mixer:
             index = self._layer_of_expert(name)
         return by_name(self._ruled(kind, index) or base.name)
 
-    def _output(self, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:
-        whole, rule = shape[-1] % base.block == 0, self.preset.mix.get("output")
-        if whole and rule:
-            return by_name(rule(TensorPlace(0, 1)) or base.name)
-        return by_name("Q6_K" if whole and base.name != "Q8_0" and not self.preset.experts else "Q8_0")
+    def _output(self, name: str, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:
+        rule, eight = self.preset.mix.get("output"), base.name == "Q8_0" or self.preset.experts
+        wished = (rule(TensorPlace(0, 1)) or base.name) if rule else "Q8_0" if eight else "Q6_K"
+        if shape[-1] % base.block == 0:
+            return by_name(wished)
+        if wished != "Q8_0" and shape[-1] % 32 == 0:  # else what isn't 32 is told with the type that it gets
+            self.unfit.append(_unfit(name, shape, by_name("Q8_0"), by_name(wished)))
+        return by_name("Q8_0")
 
     def _ruled(self, kind: str, index: int) -> str | None:
         facts = self.facts
@@ -232,6 +236,11 @@ class _Mixer:
         if not 0 <= layer < self.facts.layers:
             raise UsageError(f"tensor {name!r} is in no layer (allowed: blk.0 to blk.{self.facts.layers - 1})")
         return layer
+
+
+def _unfit(name: str, shape: tuple[int, ...], given: BlockFormat, wished: BlockFormat) -> str:
+    why = f"{shape[-1]} values, not a multiple of {wished.block}"
+    return f"{name} ({why}) is {given.name} instead of {wished.name}"
 
 
 def _kind(name: str) -> str:

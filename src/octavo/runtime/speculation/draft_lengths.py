@@ -81,15 +81,15 @@ class DraftLengths:
         self._declined: dict[int, float] = {}
 
     def choose(
-        self, replies: int, rates: Sequence[float], most: Sequence[int], *, room: int, pass_seconds: float = 0.0,
-        taken: Sequence[float] = (), some: bool = False,
+        self, replies: int, rates: Sequence[float], most: Sequence[int], *, room: int,
+        making: Callable[[int], float] | None = None, taken: Sequence[float] = (), some: bool = False,
     ) -> list[int]:
         """For each of some of the `replies` the length of its draft, 0 for none; not for all of them if `some`.
 
         rates         how likely a token is to be accepted, if those before it are
         most          the most tokens of each draft
-        pass_seconds  what one more token of the longest draft takes to make, of all drafts together
         room          the most tokens of drafts in the step
+        making        seconds to make drafts whose longest has this many tokens; None where it takes none
         taken         how likely each token is to be accepted that the step has already
         """
         known, base = self.costs.known(replies), self.seconds(replies)
@@ -103,14 +103,15 @@ class DraftLengths:
         before = replies + sum(taken)
         best = 0.0 if some else (1 + LEAST_GAIN) * before / self.costs.factor(replies, len(taken))
         chosen = [0] * len(rates)
-        for longest in range(1, max(most, default=0) + 1) if pass_seconds else [self.most]:
+        for longest in range(1, max(most, default=0) + 1) if making else [self.most]:
+            made = making(longest) / base if making else 0.0
             tokens, expected = len(taken), before
             lengths = [0] * len(rates)
             for gain, n, i in gains:
                 if n > longest or tokens == room:
                     continue
                 tokens, expected, lengths[i] = tokens + 1, expected + gain, n
-                speed = expected / (self.costs.factor(replies, tokens) + longest * pass_seconds / base)
+                speed = expected / (self.costs.factor(replies, tokens) + made)
                 if speed > best:
                     best, chosen = speed, list(lengths)
         return chosen

@@ -22,11 +22,10 @@ from octavo.runtime.sampling.step_sampler import SampledToken, StepSampler
 from octavo.runtime.scheduler.request import Request, State
 from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import after_draft
+from octavo.runtime.speculation.making_times import MakingTimes
 
 log = logging.getLogger("octavo")
 
-SHARE, SHARE_OF_LESS = 0.2, 0.5
-"""The weight of a new measurement in the running mean of times, and of a shorter one: the first passes bind calls."""
 CATCH_UP = 32
 """The most tokens that a sequence lacks where a draft is begun; of a longer prompt a step computes a part first."""
 
@@ -40,7 +39,7 @@ class DraftSequence:
 
 
 class DraftModel:
-    """Drafts of requests by an engine; `seconds` is what a token of each of several drafts takes."""
+    """Drafts of requests by an engine."""
 
     name: DrafterName = "draft"
 
@@ -48,16 +47,16 @@ class DraftModel:
         self.engine = engine
         self._sampler = StepSampler(engine, n_known)
         self._sequences: dict[Request, DraftSequence] = {}
-        self._seconds: dict[int, float] = {}
+        self._times = MakingTimes()
         self._broken = False
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether the model's context holds the request with a draft of `most` tokens."""
         return not self._broken and len(request.tokens) + most <= self.engine.n_ctx
 
-    def seconds(self, requests: int) -> float:
-        """Of one token for each of some requests; 0 while nothing is known."""
-        return self._seconds[min(self._seconds, key=lambda n: abs(n - requests))] if self._seconds else 0.0
+    def seconds(self, requests: int, tokens: int) -> float:
+        """Of drafts of `tokens` tokens for each of some requests; 0 while nothing is known."""
+        return self._times.at(requests, tokens)
 
     def drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:
         """A draft of each length, or a shorter one: none for a request whose prompt the model still has to read."""
@@ -90,8 +89,7 @@ class DraftModel:
         with self.engine.lock, self.engine.appending(feeds):
             sampled = self._sampler.step(feeds, sampling)
         seconds = clock() - start
-        before = self._seconds.get(len(feeds), seconds)
-        self._seconds[len(feeds)] = before + (SHARE if seconds > before else SHARE_OF_LESS) * (seconds - before)
+        self._times.add(len(feeds), 1, seconds)
         tokens = ((request, sampled[after]) for request, (after, _) in zip(requests, sampling, strict=True))
         return {request: one.token for request, one in tokens if isinstance(one, SampledToken)}
 

@@ -17,8 +17,8 @@ class Drafter(Protocol):
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether it can make a draft of `most` tokens of a request now."""
 
-    def seconds(self, requests: int) -> float:
-        """Of one token for each of some requests; 0 while nothing is known."""
+    def seconds(self, requests: int, tokens: int) -> float:
+        """Of drafts of `tokens` tokens for each of some requests; 0 while nothing is known."""
 
     def drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:
         """A draft of each length, or a shorter one, or none."""

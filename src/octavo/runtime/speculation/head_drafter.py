@@ -34,15 +34,15 @@ from octavo.runtime.scheduler.request import Request, State
 from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import after_draft
 from octavo.runtime.speculation.guesses import Guesses
+from octavo.runtime.speculation.making_times import MakingTimes
 
 log = logging.getLogger("octavo")
 
-SHARE, SHARE_OF_LESS = 0.2, 0.5
-"""The weight of a new measurement in the running mean of times, and of a shorter one: the first passes bind calls."""
-AT_ONCE = 8
-"""The most tokens of a draft that are made in one step."""
-CATCH_UP = 32
-"""The most tokens that a pass reads of a request beside others; of more a pass of its own reads the first ones."""
+AT_ONCE = (2, 4, 7)
+"""Numbers of tokens that are made in one step, of which shorter drafts are the first ones. There are few sizes of
+steps, as each new one has calls bound for it first."""
+CATCH_UP = 8
+"""The most tokens that a pass reads of a request beside others; of more, passes of their own read the first ones."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class HeadSequence:
 
 
 class HeadDrafter:
-    """Drafts of requests by a head's engine; `seconds` is what a token of each of several drafts takes."""
+    """Drafts of requests by a head's engine."""
 
     name: DrafterName = "head"
 
@@ -63,20 +63,20 @@ class HeadDrafter:
         self.engine, self.n_known = engine, n_known
         self._sampler = StepSampler(engine, n_known)
         self._sequences: dict[Request, HeadSequence] = {}
-        self._seconds: dict[int, float] = {}
+        self._times = MakingTimes()
         self._sizes = set[tuple[int, int, int]]()
         self._broken = False
-        chains = engine.finds_candidates and not engine.on_device and AT_ONCE > 1
-        self._guesses = Guesses(engine, AT_ONCE, CATCH_UP) if chains else None
+        chains = engine.finds_candidates and not engine.on_device and AT_ONCE[-1] > 1
+        self._guesses = Guesses(engine, AT_ONCE[-1], CATCH_UP) if chains else None
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether there are hidden states to begin with, and the context holds the request with a draft."""
         rows = request.sequence.hidden
         return not self._broken and rows is not None and len(request.tokens) + most <= self.engine.n_ctx
 
-    def seconds(self, requests: int) -> float:
-        """Of one token for each of some requests; 0 while nothing is known."""
-        return self._seconds[min(self._seconds, key=lambda n: abs(n - requests))] if self._seconds else 0.0
+    def seconds(self, requests: int, tokens: int) -> float:
+        """Of drafts of `tokens` tokens for each of some requests; 0 while nothing is known."""
+        return self._times.at(requests, tokens)
 
     def drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:
         """A draft of each length, or a shorter one."""
@@ -85,9 +85,11 @@ class HeadDrafter:
         try:
             with self.engine.lock:
                 most = max(1, min(CATCH_UP, self.engine.limits["tokens"] // max(len(lengths), 1)))
-                feeds = {r: feed for r, n in lengths.items() if n and (feed := self._begun(r, n, most)) is not None}
+                begun = {r: self._begun(r, max(n, AT_ONCE[-1]), most) for r, n in lengths.items() if n}
+                feeds = {r: feed for r, feed in begun.items() if feed is not None}
                 if feeds and self._at_once(feeds, lengths):
-                    self._guess(feeds, found, max(lengths[r] for r in feeds))
+                    longest = max(lengths[r] for r in feeds)
+                    self._guess(feeds, found, next(n for n in AT_ONCE if n >= longest))
                     return {request: draft[: lengths[request]] for request, draft in found.items() if draft}
                 while feeds:
                     feeds = self._pass(feeds, found, lengths)
@@ -122,8 +124,8 @@ class HeadDrafter:
             pool.release(sequence)
             return None
         size = self.engine.config.n_batch
-        while (more := len(hidden) - most) > 0:
-            n = min(size, more)
+        while (lacking := len(hidden)) > most:
+            n = min(size, 1 << (lacking - 1).bit_length() - 1)
             self._read(Feed(sequence, text[first + 1 : first + 1 + n], 0, hidden=np.stack(hidden[:n])))
             first, hidden = first + n, hidden[n:]
         own.end = stop
@@ -137,7 +139,7 @@ class HeadDrafter:
 
     def _at_once(self, feeds: Mapping[Request, Feed], lengths: Mapping[Request, int]) -> bool:
         """Whether all tokens of the drafts can be made in one step."""
-        fits = 1 < max(lengths[r] for r in feeds) <= AT_ONCE
+        fits = 1 < max(lengths[r] for r in feeds) <= AT_ONCE[-1]
         return fits and self._guesses is not None and all(r.is_greedy for r in feeds)
 
     def _guess(self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], n: int) -> None:
@@ -148,16 +150,15 @@ class HeadDrafter:
         for (request, feed), draft in zip(feeds.items(), tokens, strict=True):
             feed.sequence.tokens.extend([*feed.tokens, *draft[:-1]])
             found[request] = list(takewhile(lambda token: token < self.n_known, draft))
-        self._took(feeds.values(), n, (clock() - start) / n)
+        self._took(feeds.values(), n, clock() - start)
 
     def _took(self, feeds: Collection[Feed], n: int, seconds: float) -> None:
-        """Learn what a token of each draft took; the first step of a size takes longer than others."""
+        """Learn what n tokens of each draft took; the first step of a size takes longer than others."""
         requests, size = len(feeds), (len(feeds), sum(len(feed.tokens) for feed in feeds), n)
         if size not in self._sizes:
             self._sizes.add(size)
             return
-        before = self._seconds.get(requests, seconds)
-        self._seconds[requests] = before + (SHARE if seconds > before else SHARE_OF_LESS) * (seconds - before)
+        self._times.add(requests, n, seconds)
 
     def _pass(
         self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], lengths: Mapping[Request, int]

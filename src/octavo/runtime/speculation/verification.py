@@ -10,6 +10,7 @@ without drafts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -127,7 +128,7 @@ class Speculator:
         rates, most = [request.drafts.rate(drafter.name) for request in requests], [MOST_TOKENS] * len(requests)
         taken = [r.drafts.rate(one.drafter) ** (i + 1) for r, one in others.items() for i in range(len(one.tokens))]
         lengths = self.lengths.plan(
-            replies, rates, most, room=room, pass_seconds=drafter.seconds(len(requests)), taken=taken
+            replies, rates, most, room=room, making=partial(drafter.seconds, len(requests)), taken=taken
         )
         if not any(lengths):
             return {}
