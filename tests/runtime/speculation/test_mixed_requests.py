@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from octavo.io.model_path import resolve
-from octavo.quantizers import quantize_file
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.loading import load
@@ -19,6 +17,7 @@ from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation import draft_model
 from octavo.runtime.speculation.draft_lengths import StepCosts
+from octavo.runtime.speculation.history_drafter import HistoryDrafter
 from octavo.runtime.speculation.step_sizes import StepSizes
 from octavo.server.constraints.tool_choice import text_or_calls, tools_grammar
 from octavo.server.constraints.tool_parameters import Tool
@@ -54,17 +53,21 @@ class Replied(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """The demo, which a coarser one drafts for."""
-    draft = tmp_path_factory.mktemp("draft") / "draft.gguf"
-    quantize_file(resolve("demo"), draft, "Q2_K")
-    with load("demo", draft=draft, device="cpu", threads=2, n_ctx=256, max_sequences=MOST) as model:
+def model() -> Iterator[Model]:
+    """The demo, which two of its layers draft for: they are wrong now and then."""
+    with load("demo", draft="demo-draft", device="cpu", threads=2, n_ctx=256, max_sequences=MOST) as model:
         yield model
 
 
 @pytest.fixture(autouse=True)
 def _free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let drafts pay whatever time they take here."""
+    """Let drafts pay whatever time they take here, and those from replies before be wrong at their second token."""
+    right = HistoryDrafter.draft
+
+    def doubtful(self: HistoryDrafter, *asked: Any) -> list[int]:
+        return [token ^ (i == 1) for i, token in enumerate(right(self, *asked))]
+
+    monkeypatch.setattr(HistoryDrafter, "draft", doubtful)
     monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
     monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
     monkeypatch.setattr(draft_model.DraftModel, "seconds", lambda *_: 0.0)
