@@ -33,6 +33,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.gguf")}
 
 
+@pytest.mark.slow
 def test_files_of_two_sizes(source: str, options: Options, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = replace(options, method="gptq")
