@@ -42,7 +42,7 @@ def test_several_are_read_at_once_and_taken_in_order(monkeypatch: pytest.MonkeyP
 
 def test_few_wait_to_be_taken() -> None:
     begun, last = list[int](), Event()
-    tensors = [deferred(i, lambda i=i: (begun.append(i), i == read_ahead.WINDOW - 1 and last.set()))
+    tensors = [deferred(i, lambda i=i: (begun.append(i), len(begun) == read_ahead.WINDOW and last.set()))
                for i in range(3 * read_ahead.WINDOW)]
     with ReadAhead(tensors) as ahead:
         assert last.wait(HANG_S)
