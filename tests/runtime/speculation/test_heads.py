@@ -220,7 +220,7 @@ def test_on_the_cpu_bit_for_bit(tmp_path: Path, at_once: int) -> None:
             found.append(sorted(shown, key=lambda one: one[0]))
             counts.append(model.core.stats())
     assert found[0] == found[1]
-    assert counts[1].accepted_tokens > 80
+    assert counts[1].accepted_tokens > 40  # how many drafts there are depends on when masks of grammars are ready
     assert counts[1].drafted_tokens > counts[1].accepted_tokens + 20
     assert counts[1].steps < counts[0].steps
 
