@@ -26,7 +26,7 @@ from model import Config, Decoder
 from safetensors.torch import save_file
 from tokenizer import SPECIAL
 from tokenizers import Tokenizer
-from train import LONG_EVERY, SHORT, learning_rate, optimizers
+from train import LONG_EVERY, SHORT, learning_rate, optimizers, update
 
 SMALL = Config(layers=4, heads=4, ffn=512, context=512, tied=False)
 SHAPES = {
@@ -50,11 +50,7 @@ def train(model: Decoder, tokenizer: Tokenizer, steps: int, seed: int) -> None:
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         share = learning_rate((step + 1) / (steps + 1), warmup=0.05)
-        for optimizer, peak in zip(chain, peaks, strict=True):
-            for group, highest in zip(optimizer.param_groups, peak, strict=True):
-                group["lr"] = highest * share
-            optimizer.step()
-            optimizer.zero_grad()
+        update(chain, peaks, share)
         if (step + 1) % 25 == 0:
             print(f"step {step + 1}  loss {loss.item():.4f}  {time.process_time():.0f} s of CPU", flush=True)
 

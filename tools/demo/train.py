@@ -66,6 +66,15 @@ def learning_rate(done: float, warmup: float = 0.01, flat: float = 0.35) -> floa
     return min(1.0, done / warmup, max(0.0, (1 - done) / (1 - flat)))
 
 
+def update(chain: list[torch.optim.Optimizer], peaks: list[list[float]], share: float) -> None:
+    """A step of all optimizers, at this share of the peak rate of each of their groups."""
+    for optimizer, peak in zip(chain, peaks, strict=True):
+        for group, highest in zip(optimizer.param_groups, peak, strict=True):
+            group["lr"] = highest * share
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def train(
     model: Decoder, steps: Iterator[tuple[Tensor, Tensor]], seconds: float, lr: float, part: tuple[float, float]
 ) -> None:
@@ -86,11 +95,7 @@ def train(
         loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
         loss.backward()
         share = learning_rate(first + (last - first) * done) if count >= warm else 0.01
-        for optimizer, peak in zip(chain, peaks, strict=True):
-            for group, highest in zip(optimizer.param_groups, peak, strict=True):
-                group["lr"] = highest * share
-            optimizer.step()
-            optimizer.zero_grad()
+        update(chain, peaks, share)
         count, seen = count + 1, seen + tokens.numel()
         if count == warm:
             started = time.monotonic()

@@ -21,7 +21,7 @@ from hidden_states import States, collect, read_demo
 from model import Decoder
 from muon import Muon
 from torch import Tensor, nn
-from train import SHORT, learning_rate
+from train import SHORT, learning_rate, update
 
 from octavo.data import demo_model_path
 
@@ -65,11 +65,7 @@ def train(drafter: Head | Draft, model: Decoder, states: States, steps: int, see
                 loss = loss + DECAY**number * F.cross_entropy(logits.float(), wanted[places][:, kept].softmax(-1))
         loss.backward()
         share = learning_rate((step + 1) / (steps + 1), warmup=0.05)
-        for optimizer, peak in zip(chain, peaks, strict=True):
-            for group, highest in zip(optimizer.param_groups, peak, strict=True):
-                group["lr"] = highest * share
-            optimizer.step()
-            optimizer.zero_grad()
+        update(chain, peaks, share)
         if (step + 1) % 40 == 0:
             print(f"step {step + 1}  loss {loss.item():.4f}  {time.process_time():.0f} s of CPU", flush=True)
 

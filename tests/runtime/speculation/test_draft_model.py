@@ -17,10 +17,8 @@ from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams
-from octavo.runtime.speculation import draft_model
 from octavo.runtime.speculation.draft_lengths import StepCosts
 from octavo.runtime.speculation.draft_model import CATCH_UP
-from octavo.runtime.speculation.step_sizes import StepSizes
 from tests.runtime.speculation.test_verification import DRAWN, GREEDY, PENALTY, PROMPTS, replies, request
 from tests.runtime.tiny import TOKENS as TEXTS
 from tests.runtime.tiny import tensors, write
@@ -28,14 +26,6 @@ from tests.runtime.tiny import tensors, write
 MakeEngine = Callable[..., Engine]
 HOT = SamplingParams(temperature=1.0, seed=11)
 LONG = np.random.default_rng(0).integers(0, 256, 3 * CATCH_UP).tolist()
-
-
-@pytest.fixture
-def _free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let drafts pay whatever time they take here."""
-    monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
-    monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
-    monkeypatch.setattr(draft_model.DraftModel, "seconds", lambda *_: 0.0)
 
 
 @pytest.fixture

@@ -24,23 +24,13 @@ from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.loading import open_model
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.scheduler.request import Request
-from octavo.runtime.speculation.draft_lengths import StepCosts
 from octavo.runtime.speculation.head_drafter import CATCH_UP, HeadDrafter
-from octavo.runtime.speculation.step_sizes import StepSizes
 from tests.runtime import tiny
 from tests.runtime.speculation.heads import block, write_head, write_with_head
 from tests.runtime.speculation.test_verification import DRAWN, GREEDY, PENALTY, PROMPTS, replies, request
 
 HOT = SamplingParams(temperature=1.0, seed=11)
 LONG = np.random.default_rng(0).integers(0, 256, 3 * CATCH_UP).tolist()
-
-
-@pytest.fixture
-def _free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let drafts pay whatever time they take here."""
-    monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
-    monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
-    monkeypatch.setattr(HeadDrafter, "seconds", lambda *_: 0.0)
 
 
 def engines(path: str, **config: Any) -> tuple[Engine, Engine]:

@@ -19,9 +19,6 @@ from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.scheduler.request import Request
-from octavo.runtime.speculation.draft_lengths import StepCosts
-from octavo.runtime.speculation.head_drafter import HeadDrafter
-from octavo.runtime.speculation.step_sizes import StepSizes
 from octavo.runtime.speculation.verification import NONE, Draft, Speculator
 from tests.runtime.speculation.test_verification import request
 from tests.runtime.stateful import SMALL, write
@@ -30,6 +27,7 @@ from tests.sampling import some
 PROMPTS = [np.random.default_rng(i).integers(0, 300, n).tolist() for i, n in enumerate((7, 70, 23))]
 PARAMS = [SamplingParams(temperature=0.0), SamplingParams(temperature=1.0, seed=1), SamplingParams(temperature=0.0)]
 LENGTH = 40
+pytestmark = pytest.mark.usefixtures("_free")
 
 
 @pytest.fixture(scope="module", params=some(SMALL, 3))
@@ -71,13 +69,6 @@ def teller(monkeypatch: pytest.MonkeyPatch, texts: list[list[int]]) -> None:
     monkeypatch.setattr(Speculator, "_known", known)
 
 
-@pytest.fixture(autouse=True)
-def _free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let drafts pay whatever time they take here."""
-    monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
-    monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
-
-
 def test_the_same_text(model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = made(model, "off")
     want = run(plain)
@@ -114,9 +105,8 @@ def test_another_prompt_goes_on_from_the_end(model: ModelSpec, monkeypatch: pyte
             assert list(third.output_tokens) == list(second.output_tokens)
 
 
-def test_a_head_of_such_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_of_such_a_model(tmp_path: Path) -> None:
     """Qwen3.5's layer that guesses tokens, with random weights."""
-    monkeypatch.setattr(HeadDrafter, "seconds", lambda *_: 0.0)
     rng = np.random.default_rng(0)
     with GGUFFile.open(write("qwen3.5-9b", tmp_path / "plain.gguf")) as file:
         spec = read_model(file)

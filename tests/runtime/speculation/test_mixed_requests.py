@@ -15,10 +15,7 @@ from octavo.runtime.model import Model
 from octavo.runtime.output.thinking import Thinking
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
-from octavo.runtime.speculation import draft_model
-from octavo.runtime.speculation.draft_lengths import StepCosts
 from octavo.runtime.speculation.history_drafter import HistoryDrafter
-from octavo.runtime.speculation.step_sizes import StepSizes
 from octavo.server.constraints.tool_choice import text_or_calls, tools_grammar
 from octavo.server.constraints.tool_parameters import Tool
 from octavo.server.tool_calls.formats import GENERIC
@@ -60,17 +57,14 @@ def model() -> Iterator[Model]:
 
 
 @pytest.fixture(autouse=True)
-def _free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let drafts pay whatever time they take here, and those from replies before be wrong at their second token."""
+def _doubtful(_free: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let drafts pay, and those from replies before be wrong at their second token."""
     right = HistoryDrafter.draft
 
     def doubtful(self: HistoryDrafter, *asked: Any) -> list[int]:
         return [token ^ (i == 1) for i, token in enumerate(right(self, *asked))]
 
     monkeypatch.setattr(HistoryDrafter, "draft", doubtful)
-    monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
-    monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
-    monkeypatch.setattr(draft_model.DraftModel, "seconds", lambda *_: 0.0)
 
 
 def request(model: Model, grammars: Grammars, number: int) -> Request:
@@ -122,6 +116,6 @@ def test_with_drafts_and_without(model: Model, count: int) -> None:
     assert {"stop", "length"} <= {one.finish_reason for one in want}
     stats, before = drafting.stats(), plain.stats()
     assert stats.accepted_tokens > count
-    assert count < 100 or stats.drafted_tokens > stats.accepted_tokens, "some are wrong"
+    assert stats.drafted_tokens > stats.accepted_tokens, "some are wrong"
     assert stats.steps < before.steps
     assert stats.generated_tokens == before.generated_tokens

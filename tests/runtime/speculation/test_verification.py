@@ -16,9 +16,7 @@ from octavo.runtime.model import Model
 from octavo.runtime.output.thinking import Thinking
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
-from octavo.runtime.speculation.draft_lengths import StepCosts
 from octavo.runtime.speculation.ngram_drafter import NgramDrafter
-from octavo.runtime.speculation.step_sizes import StepSizes
 
 MakeEngine = Callable[..., Engine]
 GREEDY, DRAWN = SamplingParams(temperature=0.0), SamplingParams(temperature=0.3, top_k=3, seed=3)
@@ -49,13 +47,6 @@ def replies(engine: Engine, *requests: Request, **more: Any) -> tuple[EngineCore
 
 def request(prompt: list[int], params: SamplingParams = GREEDY, most: int | None = 24, **more: Any) -> Request:
     return Request(list(prompt), make_sampler(params), most, **more)
-
-
-@pytest.fixture
-def _free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let drafts pay whatever time they take here."""
-    monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)
-    monkeypatch.setattr(StepSizes, "fitted", lambda _, replies, lengths, seconds: list(lengths))
 
 
 PENALTY = SamplingParams(temperature=0.0, repeat_penalty=1.05, presence_penalty=0.01, frequency_penalty=0.01)

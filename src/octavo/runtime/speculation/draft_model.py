@@ -88,8 +88,7 @@ class DraftModel:
         start = clock()
         with self.engine.lock, self.engine.appending(feeds):
             sampled = self._sampler.step(feeds, sampling)
-        seconds = clock() - start
-        self._times.add(len(feeds), 1, seconds)
+        self._times.add(len(feeds), 1, clock() - start)
         tokens = ((request, sampled[after]) for request, (after, _) in zip(requests, sampling, strict=True))
         return {request: one.token for request, one in tokens if isinstance(one, SampledToken)}
 

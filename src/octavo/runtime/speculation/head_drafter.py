@@ -155,10 +155,9 @@ class HeadDrafter:
     def _took(self, feeds: Collection[Feed], n: int, seconds: float) -> None:
         """Learn what n tokens of each draft took; the first step of a size takes longer than others."""
         requests, size = len(feeds), (len(feeds), sum(len(feed.tokens) for feed in feeds), n)
-        if size not in self._sizes:
-            self._sizes.add(size)
-            return
-        self._times.add(requests, n, seconds)
+        if size in self._sizes:
+            self._times.add(requests, n, seconds)
+        self._sizes.add(size)
 
     def _pass(
         self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], lengths: Mapping[Request, int]
