@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers.integrations.bitnet import pack_weights
 
 from tests.huggingface.writers.codes import Parts, Tensors
 
@@ -19,6 +18,8 @@ def ternary(w: np.ndarray) -> tuple[np.ndarray, np.float32]:
 
 def bitnet(*, divides: bool, dtype: Any = np.float32) -> Tensors:
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
+        from transformers.integrations.bitnet import pack_weights  # imports torch's compiler, 550 modules
+
         codes, scale = ternary(w)
         stored = np.array([1 / scale if divides else scale], dtype)
         packed = pack_weights(torch.from_numpy(codes.copy())).numpy()

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import GrammarError
@@ -155,7 +155,7 @@ def _within(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(object_, more, st.builds(lambda a, b: {**a, **b}, object_, more))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(schema=some_schemas(), seed=st.integers(0, 1 << 32))
 def test_a_reply_is_valid_for_the_schema_as_it_was(schema: Any, seed: int) -> None:
     whole = {**schema, "$defs": {"base": obj("a", a=INT)}}

@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import octavo
@@ -142,7 +142,7 @@ def _array(items: Any, least: int, more: int) -> dict[str, Any]:
     return {"type": "array", "items": items, "minItems": least, "maxItems": least + more}
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(schema=schemas(), seed=st.integers(0, 1 << 32))
 def test_a_reply_is_valid_for_its_schema(schema: Any, seed: int) -> None:
     tokens = walk(BYTES.constraint(Grammar.json_schema(schema)), BYTES.tokenizer, Random(seed))

@@ -6,7 +6,7 @@ import hashlib
 
 import cbor2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.server.kv_events.block_hash import block_hash, cbor_head, cbor_text, first_parent, short_hash
@@ -14,6 +14,7 @@ from octavo.server.kv_events.block_hash import block_hash, cbor_head, cbor_text,
 KEYS = st.lists(st.tuples(st.sampled_from(["lora", "cache_salt"]), st.text(max_size=300)), max_size=3)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.lists(st.integers(0, (1 << 64) - 1), max_size=300), KEYS)
 def test_a_page(parent: bytes, tokens: list[int], keys: list[tuple[str, str]]) -> None:
     written = cbor2.dumps((parent, tuple(tokens), tuple(keys) or None), canonical=True)
