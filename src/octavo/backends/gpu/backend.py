@@ -264,7 +264,10 @@ class GpuBackend:
         return GpuBinder(self, self._context.begin_plan(), graph)
 
     def launches(self, context: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-        """The calls for a node of the plan that `context` belongs to."""
+        """The calls for a node of the plan that `context` belongs to; none for a result without values, of which a
+        copy engine would say that its shape is none."""
+        if isinstance(out, self._torch.Tensor) and out.numel() == 0:
+            return []
         target(self.card)
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
             bind = self._binders.binder_of(node.op)
