@@ -384,7 +384,7 @@ class GpuBinder:
         narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
         bind = Templates(self._launches, self._backend.lasting).calls if captures else self._launches
         calls = self._fused(context, bound, bind, narrow)
-        if not captures:
+        if not captures or not calls:
             return [Calls(calls)]
         if not found:
             return [Captured(calls)]
