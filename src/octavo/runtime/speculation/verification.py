@@ -221,7 +221,7 @@ class Speculator:
         tokens, usual = sum(lengths), self.lengths.seconds(replies)
         usual *= self.lengths.costs.factor(replies, tokens)
         if self.engine.pads or self.sizes.add(replies, lengths, seconds, usual):
-            self.lengths.observe(replies, tokens, seconds, 2 if self.engine.pads else 0)
+            self.lengths.observe(replies, tokens, seconds, 2 if self.engine.on_device else 0)
 
 
 def _before_end(request: Request, draft: list[int]) -> list[int]:
