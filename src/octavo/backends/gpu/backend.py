@@ -266,7 +266,7 @@ class GpuBackend:
     def launches(self, context: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
         """The calls for a node of the plan that `context` belongs to; none for a result without values, of which a
         copy engine would say that its shape is none."""
-        if isinstance(out, self._torch.Tensor) and out.numel() == 0:
+        if not (out.numel() if isinstance(out, self._torch.Tensor) else getattr(out, "tokens", 1)):
             return []
         target(self.card)
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):

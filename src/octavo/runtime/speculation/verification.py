@@ -117,8 +117,9 @@ class Speculator:
         return self.engine.on_device and self.lengths.rests(replies)
 
     def skip(self, replies: int) -> None:
-        """Count a step without drafts."""
-        self.lengths.pays(replies, ())
+        """Count a step without drafts, unless the next one is to try some: what is in flight comes before it."""
+        if self.lengths.rests(replies):
+            self.lengths.pays(replies, ())
 
     def _drafted(
         self, drafter: Drafter, requests: Sequence[Request], others: Drafts, replies: int, room: int

@@ -195,4 +195,4 @@ def test_no_tokens_make_no_rows(gpu, name, monkeypatch):
     monkeypatch.setattr(gpu, "launches", counted)
     _, (y,) = rows.run(gpu, rows.one_product(rows.matrix(name, 37, 256)), {"x": rows.random(0, 256)})
     assert y.shape == (0, 37)
-    assert made["mul_mat"] == 0
+    assert set(made.values()) == {0}
