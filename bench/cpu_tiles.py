@@ -5,7 +5,8 @@
 1. What tiles reach: products of zeros, weights in the first cache and in the second, for each number of threads; and of
    two threads on pairs of processors, which tells what shares a core.
 2. Products of 512 tokens, 6144 x 2048 and 2048 x 6144: the whole, with 2, 4 and 8 panels a task, and each part alone:
-   rounding tokens, unpacking weights, tiles' products with what is unpacked, storing sums.
+   rounding tokens, unpacking weights, tiles' products with what is unpacked, storing sums in two orders. Also what
+   rounding takes after products that read the tokens, with one memory for them and with four in turn.
 3. A step of 512 tokens of Qwen3 1.7B's shape by kernel: milliseconds, of which a thread works and waits.
 4. Few tokens by vectors and by tiles, with weights that no cache holds.
 
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -32,7 +34,7 @@ import numpy as np
 import octavo
 import results_file
 import tile_parts
-from cpu_cores import by_kernel
+from cpu_cores import add, by_kernel
 from octavo.backends.cores import cores
 from octavo.backends.cpu.device.large_pages import Arena
 from octavo.bench import machine, synthetic
@@ -43,7 +45,7 @@ from octavo.jit import host_cpu
 from octavo.jit.compile import Kernel
 from octavo.jit.parallel_compile import compile_together
 from octavo.jit.prepare import prepare
-from octavo.jit.program import KernelCall, Program
+from octavo.jit.program import KernelCall, Program, timed
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES = (6144, 2048), (2048, 6144)
@@ -133,7 +135,8 @@ class Product:
         from octavo.backends.cpu.weights.pack import TiledWeight
 
         x: Any = np.random.default_rng(1).standard_normal((tokens, self.k), np.float32)
-        y, found, shared = np.empty((tokens, self.n), np.float32), [], PlanMemory(exact=not tiles)
+        y, found = np.empty((tokens, self.n), np.float32), []
+        shared = PlanMemory(exact=not tiles, threads=cores())
         if isinstance(self.weights[0], TiledWeight):
             codes = np.empty(tokens * (self.k // 32) * TOKEN_BYTES + 64, np.uint8)
             codes = codes[-codes.ctypes.data % 64 :][:-64]
@@ -164,6 +167,24 @@ def parts_of(product: Product) -> list[tuple[str, KernelCall]]:
     for part in tile_parts.PARTS:
         kernel = tile_parts.part_kernel(part, key)
         found.append((part, KernelCall(kernel, whole.tasks, (whole,), **given, panels=panels)))
+    return found
+
+
+def rounding(threads: int) -> dict[str, float]:
+    """Milliseconds that a call of rounding takes of a program of such calls and products, by memories for tokens."""
+    n, k = Sizes.shapes[0]
+    product = Product("Q4_K", n, k)
+    found: dict[str, float] = {}
+    for memories in (1, 4):
+        some = [call for _ in range(memories) for call in product.calls(Sizes.tokens, tiles=True)[1:]]
+        program = Program(some * (8 // memories), threads)
+        sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 5)
+        program()
+        with timed(program) as times:
+            start = time.perf_counter()
+            program()
+            add(sums, program, times, time.perf_counter() - start)
+        found[f"{memories} memories"] = next(row[1] / 8 for kernel, row in sums.items() if "tokens" in kernel)
     return found
 
 
@@ -286,6 +307,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     seconds = dict.fromkeys(known[i] for i in (1, 2, len(known) // 2) if 0 < i < len(known))
     result["pairs"] = {f"{known[0]} and {other}": pair(known[0], other) for other in seconds}
     print("two threads, bf16 TOPS:", {name: round(tera, 2) for name, tera in result["pairs"].items()}, flush=True)
+    result["rounding"] = rounding(max(options.threads))
+    print("rounding, ms of a call:", {name: round(ms, 3) for name, ms in result["rounding"].items()}, flush=True)
     result["read_limit"] = read_limit(max(options.threads))
     ends = sorted({min(options.threads), max(options.threads)})
     measures: dict[str, Any] = {"products": products, "few": few, "step": partial(step, options.layers)}

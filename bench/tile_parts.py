@@ -15,7 +15,8 @@ from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import amx, load_block, splat, stack, store_f32x16
 
-PARTS = "unpack", "sweep", "store"
+PARTS = "unpack", "sweep", "store", "store panels"
+"""The last stores sums panel by panel, all tokens of each, the one before it token by token."""
 REACH = record("panels steps repeat", "done")
 ADD = {"bf16": amx.add_bf16, "int8": amx.add_unsigned}
 
@@ -46,7 +47,7 @@ def part_kernel(part: str, weight: TiledLayout | Kind) -> Any:
         parts, unpack = 1, amx_kernel._unpack_blocks(weight)
     else:
         parts, unpack = amx_kernel.parts_of(weight), amx_kernel._unpack_floats(weight, 0)
-    unpacks, sweeps, stores = (part == name for name in PARTS)
+    unpacks, sweeps, stores, by_panel = (part == name for name in PARTS)
     step_bytes, n, tile_bytes, most_steps, row_bytes = parts * TILE_BYTES, N, TILE_BYTES, STEPS, 4 * ROWS
     panel_bytes, most = STEPS * parts * TILE_BYTES, TILES
     room, panel_sums, sums_bytes = PANELS * STEPS * parts * TILE_BYTES, PANEL_SUMS, PANELS * PANEL_SUMS
@@ -70,6 +71,11 @@ def part_kernel(part: str, weight: TiledLayout | Kind) -> Any:
                         sums, x + start * step_bytes, x_stride, tiles, packed, panel_bytes, panels, here, start == 0
                     )
             if stores:
+                for tile in range(tiles):
+                    for panel in range(panels):
+                        at = sums + panel * panel_sums + tile * tile_bytes
+                        end(a, task + panel, (first + tile) * n, load_block(at, row_bytes, n))
+            if by_panel:
                 for panel in range(panels):
                     for tile in range(tiles):
                         at = sums + panel * panel_sums + tile * tile_bytes
