@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import experts, layers, names
-from octavo.models.shared.architecture import Architecture, Sizes
+from octavo.models.shared.architecture import Architecture, NextLayer, Sizes
 from octavo.models.shared.config import Config, Keys, local_rope, rope_parameters
-from octavo.models.shared.decoder import CustomPart, Decoder, FeedForward
+from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder, FeedForward
 from octavo.models.shared.experts import SIGMOID, Routed
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
+from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, WINDOW, MetadataReader, brief
 from octavo.models.shared.weights import Expected, Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
@@ -49,7 +49,8 @@ def complete(r: MetadataReader, hp: Mimo2) -> Mimo2:
     if not r.has(experts.N_DENSE):  # which llama.cpp's files don't say
         found["n_dense"] = next((i for i in range(hp.n_layer) if f"blk.{i}.ffn_gate_inp.weight" in r.shapes), 0)
     local = replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0))
-    return replace(hp, **found, rope_local=local, value_dim=value, layer_kv=kv)
+    windowed = hp.next_windowed or (True,) * hp.n_next
+    return replace(hp, **found, rope_local=local, value_dim=value, layer_kv=kv, next_windowed=windowed)
 
 
 def attention_tensors(hp: Mimo2, layer: int) -> Tensors:
@@ -84,9 +85,8 @@ def attention(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int) -> No
     return layers.scaled(g, layers.linear(g, b, "attn_output", y), hp.value_scale)
 
 
-def feed_forward_tensors(hp: Mimo2, layer: int) -> Tensors:
-    if layer < hp.n_layer:
-        return experts.feed_forward_tensors(hp, layer)
+def next_tensors(hp: Mimo2, layer: int) -> Tensors:
+    """Of a layer that guesses tokens, whose feed-forward is dense."""
     return FeedForward().tensors(hp, layer) | layers.norms(hp.n_embd, "layer_output_norm")
 
 
@@ -142,12 +142,16 @@ ARCH = Architecture(
     name="mimo2",
     network=Decoder(
         mixer=CustomPart(attention_tensors, attention),
-        feed_forward=CustomPart(feed_forward_tensors, experts.feed_forward),
+        feed_forward=ByLayer(
+            lambda hp, layer: layer < hp.n_layer, experts.FEED_FORWARD,
+            CustomPart(next_tensors, lambda g, hp, b, h, layer: layers.ffn(g, b, h)),
+        ),
     ),
-    keys=(*experts.KEYS, Key("value_scale", VALUE_SCALE, default=USUAL_SCALE), LOCAL_BASE, NEXTN),
+    keys=(*experts.KEYS, Key("value_scale", VALUE_SCALE, default=USUAL_SCALE), LOCAL_BASE),
     windows=Windows(listed=True),
     sizes=Sizes(kind=Mimo2, complete=complete, equal_lengths=False, differs={KV_HEADS: ANY}),
     experts=True,
+    next_layer=NextLayer(reads_normed=False, gives_normed=False, norm="layer_output_norm", chained=False),
     classes={"MiMoV2FlashForCausalLM": config_keys},
     only={
         "topk_method": "noaux_tc", "attention_bias": False, "add_swa_attention_sink_bias": True,

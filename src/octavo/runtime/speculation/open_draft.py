@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo.errors import BackendError, HostMemoryError, ModelError, UsageError
 from octavo.graph.protocol import AsyncBackend, Backend, BoundedBackend
 from octavo.io.gguf import GGUFFile
@@ -36,7 +38,7 @@ def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer) -> Engine:
         weight_cache=main.config.weight_cache,
     )
     draft = Engine(spec, main.backends, config)
-    require_memory(main, draft, "its draft model")
+    require_memory(main, [draft], "its draft model")
     return draft
 
 
@@ -71,10 +73,10 @@ MOST_UNUSED = 512
 """Tokens by which vocabularies of one family differ, to whose end sizes that kernels like are padded."""
 
 
-def require_memory(main: Engine, draft: Engine, name: str) -> None:
+def require_memory(main: Engine, drafting: Sequence[Engine], name: str) -> None:
     """Raise HostMemoryError, or BackendError of a GPU's memory, where a model and what drafts for it do not fit."""
     backends = main.backends
-    needed = [engine.needs().total for engine in (main, draft)]
+    needed = [main.needs().total, sum(engine.needs().total for engine in drafting)]
     what = f"{needed[0] / GIB:.2f} GiB are needed for the model and {needed[1] / GIB:.2f} for {name}"
     advice = "a shorter context would take less, or no drafts"
     if isinstance(backends[0], BoundedBackend):
