@@ -9,11 +9,11 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import experts, layers, names
 from octavo.models.shared.architecture import Architecture, NextLayer, Sizes
-from octavo.models.shared.config import Config, Keys, local_rope, rope_parameters
+from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys, rope_parameters
 from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder, FeedForward
 from octavo.models.shared.experts import SIGMOID, Routed
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, WINDOW, MetadataReader, brief
+from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
 from octavo.models.shared.weights import Expected, Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
@@ -99,12 +99,13 @@ def config_keys(config: Config) -> Keys:
     config.only({"swa_head_dim": head, "swa_v_head_dim": value, "swa_num_attention_heads": heads})
     kv = config.size("num_key_value_heads", heads, 4)
     local = config.size("swa_num_key_value_heads", heads, 2 * kv)
-    windowed, width = windowed_layers(config, 0), LIMITS[WINDOW]
+    guessing, width = nextn_keys(config), LIMITS[WINDOW]
+    windowed = windowed_layers(config, 0) + [True] * guessing.get(NEXTN, 0)
     seen = config.values.get("sliding_window_size")  # of tokens before, in the authors' code
     window = config.size("sliding_window", width) if seen is None else 1 + config.size("sliding_window_size", width - 1)
     return {
         **experts.config_keys(config, SIGMOID, normalized=True), **experts.group_keys(config),
-        **_rope_keys(config, head),
+        **_rope_keys(config, head), **guessing,
         "attention.key_length": head, "attention.value_length": value, WINDOW: window,
         KV_HEADS: [local if here else kv for here in windowed], PATTERN: windowed,
         VALUE_SCALE: config.real("attention_value_scale", 1.0),
@@ -151,16 +152,18 @@ ARCH = Architecture(
     windows=Windows(listed=True),
     sizes=Sizes(kind=Mimo2, complete=complete, equal_lengths=False, differs={KV_HEADS: ANY}),
     experts=True,
-    next_layer=NextLayer(reads_normed=False, gives_normed=False, norm="layer_output_norm", chained=False),
+    next_layer=NextLayer(
+        reads_normed=False, gives_normed=False, norm="layer_output_norm", chained=False, apart=True,
+    ),
     classes={"MiMoV2FlashForCausalLM": config_keys},
     only={
         "topk_method": "noaux_tc", "attention_bias": False, "add_swa_attention_sink_bias": True,
         "add_full_attention_sink_bias": False,
     },
     names=names.NORMS | names.ATTENTION | names.FFN | names.ROUTED | {
-        "self_attn.sinks": "attn_sinks", "self_attn.attention_sink_bias": "attn_sinks",
+        "self_attn.sinks": "attn_sinks", "self_attn.attention_sink_bias": "attn_sinks", **names.NEXTN,
+        "pre_mlp_layernorm": "ffn_norm", "final_layernorm": "layer_output_norm",
     },
     key_aliases={"layernorm_epsilon": "rms_norm_eps"},
     ropes=("default",),
-    unused=("mtp.",),
 )
