@@ -56,6 +56,12 @@ class HeadSequence:
     end: int = 0
 
 
+def guesses_at_once(engine: Engine) -> bool:
+    """Whether a head's engine makes all tokens of a draft in one step."""
+    assert isinstance(engine.model, HeadSpec)
+    return engine.finds_candidates and not engine.on_device and AT_ONCE[-1] > 1 and not engine.model.later
+
+
 class HeadDrafter:
     """Drafts of requests by a head's engine."""
 
@@ -69,9 +75,7 @@ class HeadDrafter:
         self._times = MakingTimes()
         self._sizes = set[tuple[int, int, int]]()
         self._broken = False
-        assert isinstance(engine.model, HeadSpec)
-        chains = engine.finds_candidates and not engine.on_device and AT_ONCE[-1] > 1 and not engine.model.later
-        self._guesses = Guesses(engine, AT_ONCE[-1], CATCH_UP) if chains else None
+        self._guesses = Guesses(engine, AT_ONCE[-1], CATCH_UP) if guesses_at_once(engine) else None
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether there are hidden states to begin with, and the context holds the request with a draft."""

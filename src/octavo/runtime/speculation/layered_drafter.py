@@ -35,7 +35,8 @@ from octavo.runtime.sampling.step_sampler import StepSampler
 from octavo.runtime.sampling.top_k import LOGITS
 from octavo.runtime.scheduler.request import Request, State
 from octavo.runtime.speculation.drafter import MOST_TOKENS
-from octavo.runtime.speculation.head_drafter import CATCH_UP, HeadDrafter, next_tokens
+from octavo.runtime.speculation.guesses import work_of_guesses
+from octavo.runtime.speculation.head_drafter import AT_ONCE, CATCH_UP, HeadDrafter, guesses_at_once, next_tokens
 
 
 def head_drafter(engine: Engine, n_known: int) -> HeadDrafter:
@@ -46,6 +47,18 @@ def head_drafter(engine: Engine, n_known: int) -> HeadDrafter:
 def later_engines(engine: Engine) -> list[Engine]:
     """Those of the layers of a head behind the first, whose weights are not read yet."""
     return [Engine(spec, engine.backends, engine.config, shares=engine.shares) for spec in _later(engine)]
+
+
+def needed_by(engine: Engine) -> int:
+    """Bytes that a head takes beside its model, by the engine of its first layer: all of its layers, and a step that
+    makes a draft at once."""
+    found = sum(one.needs().total for one in (engine, *later_engines(engine)))
+    return found + (work_of_guesses(engine, AT_ONCE[-1], CATCH_UP) if guesses_at_once(engine) else 0)
+
+
+def most_tokens(engine: Engine) -> int:
+    """Of a draft of a head."""
+    return 1 + len(_later(engine)) if _later(engine) else MOST_TOKENS
 
 
 def _later(engine: Engine) -> tuple[HeadSpec, ...]:
@@ -92,6 +105,7 @@ class LayeredDrafter(HeadDrafter):
         for one in self.engines:
             one.load()
         self.most = len(self.engines)
+        self._hands_on = [spec.reads_given for spec in _later(engine)]
         self._samplers = [StepSampler(one, n_known) for one in self.engines]
         self._of = dict[Request, LayerSequences]()
 
@@ -164,7 +178,7 @@ class LayeredDrafter(HeadDrafter):
         for i, (request, feed) in enumerate(feeds.items()):
             feed.sequence.tokens.extend(feed.tokens)
             reading = readings[request]
-            if layer + 1 < self.most and self.engines[layer + 1].model.reads_given:
+            if layer + 1 < self.most and self._hands_on[layer]:
                 reading.hidden = given[id(feed.sequence)]
             if guesses and (token := tokens[i]) is not None:
                 reading.draft.append(token)

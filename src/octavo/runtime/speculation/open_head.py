@@ -18,7 +18,7 @@ from octavo.models.shared.next_layer import head_of, read_next_layer
 from octavo.models.shared.refusal import is_next_layer
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig, Speculate
-from octavo.runtime.speculation.layered_drafter import later_engines
+from octavo.runtime.speculation.layered_drafter import needed_by
 from octavo.runtime.speculation.open_draft import require_fit, require_memory, require_way_back
 from octavo.runtime.text_embedding import is_embedding_model
 from octavo.text import Tokenizer
@@ -111,5 +111,5 @@ def open_head(head: HeadSpec, main: Engine) -> Engine:
     config: dict[str, Any] = {name: getattr(main.config, name) for name in ("max_sequences", "cache_type", "n_batch")}
     config |= {"n_ctx": main.n_ctx, "n_pages": main.pool.n_pages}
     engine = Engine(head, main.backends, EngineConfig(**config), shares=main)
-    require_memory(main, [engine, *later_engines(engine)], "its head")
+    require_memory(main, needed_by(engine), "its head")
     return engine
