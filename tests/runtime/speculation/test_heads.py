@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation import open_draft
 from octavo.runtime.speculation.head_drafter import CATCH_UP, HeadDrafter
 from octavo.runtime.speculation.layered_drafter import needed_by
+from octavo.runtime.speculation.open_head import own_head
 from octavo.server.worker import info_of
 from tests.runtime import tiny
 from tests.runtime.speculation.heads import block, blocks, several, write_head, write_with_head
@@ -316,6 +318,27 @@ def test_what_drafts_is_told_to_the_server(alphabet_path: str, tmp_path: Path) -
             info = info_of(model)
             assert [(one.kind, one.tokens, one.file) for one in info.drafts] == want
             assert info.has_draft == any(file for _, _, file in want)
+
+
+@pytest.mark.parametrize("option", ["tensor_parallel", "pipeline"])
+def test_a_model_that_is_divided_has_no_head(
+    option: str, alphabet_path: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What asks for one is refused before anything is started; by default a line says that it is left out."""
+    tiny.write(tmp_path / "m.gguf", weights=tiny.alphabet(endless=True))
+    head, divided = write_head(tmp_path / "head.gguf", block(exact=True)), {option: 2}
+    given: list[tuple[Any, dict[str, Any]]] = [
+        (alphabet_path, {"speculate": "mtp"}), (tmp_path / "m.gguf", {"draft": head}),
+    ]
+    for path, options in given:
+        with pytest.raises(UsageError, match=f"{option} is 2, but a head computes with a whole model .allowed: 1, or"):
+            octavo.load(path, device="cpu", threads=2, n_ctx=64, weight_cache=False, **options, **divided)
+    with GGUFFile.open(alphabet_path) as file:
+        backend: Any = SimpleNamespace(communicator=SimpleNamespace(ranks=2) if option == "tensor_parallel" else None)
+        config = EngineConfig(speculate="auto", pipeline=2 if option == "pipeline" else 1)
+        assert own_head(read_model(file), config, backend) is None
+    (told,) = caplog.messages
+    assert told.startswith(f"alphabet.gguf: its layer that guesses tokens is left out: {option} is 2")
 
 
 def test_what_drafts_is_counted_before_it_is_loaded(

@@ -10,6 +10,7 @@ from octavo.errors import ModelError, OctavoError, UsageError
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from octavo.io.hub.download_cache import shown_name
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
@@ -72,9 +73,10 @@ def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpe
     With auto one that can't be used is left out, which a line in the log tells; with mtp it raises what `require_head`
     does, or ModelError where there is none.
     """
-    if config.speculate not in ("auto", "mtp"):
+    asked = config.speculate == "mtp"
+    if not asked and (config.speculate != "auto" or config.embeds or is_embedding_model(main)):
         return None
-    head, asked = head_of(main), config.speculate == "mtp"
+    head = head_of(main)
     try:
         if head is None and asked:
             problem = "has no layer that guesses tokens (MTP), or none that can be computed"
@@ -86,18 +88,20 @@ def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpe
     except OctavoError as error:
         if asked:
             raise
-        log.info("%s: its layer that guesses tokens is left out: %s", main.file.path, error)
+        log.warning("%s: its layer that guesses tokens is left out: %s", shown_name(main.file.path), error)
         return None
 
 
 def require_head(head: HeadSpec, config: EngineConfig, backend: Backend) -> None:
     """Raise UsageError or ModelError where the engine of a head's model, first on this backend, can have no head."""
     main, ranks = head.main, 1 if backend.communicator is None else backend.communicator.ranks
-    embeds = config.embeds or is_embedding_model(main)
+    if config.embeds or is_embedding_model(main):
+        raise UsageError("draft: there is no head for a model that makes embeddings", argument="draft")
     stages = config.pipeline if isinstance(config.pipeline, int) else len(config.pipeline)
-    if embeds or ranks > 1 or stages > 1:
-        what = "a model that makes embeddings" if embeds else "tensor_parallel" if ranks > 1 else "pipeline"
-        raise UsageError(f"draft: there is no head for {what}", argument="draft")
+    for option, parts in (("tensor_parallel", ranks), ("pipeline", stages)):
+        if parts > 1:
+            problem = f"{option} is {parts}, but a head computes with a whole model (allowed: 1, or speculate lookup)"
+            raise UsageError(problem, argument=option)
     require_way_back(main, backend)
     main.graph(tap=head.tap)
 
