@@ -19,7 +19,7 @@ from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.argument_checks import choice, flag, number, require_known
 from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate
-from octavo.runtime.engine.engine_config import asked_speculation, speculation
+from octavo.runtime.engine.engine_config import asked_speculation, speculation, usual_batch
 from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
@@ -122,6 +122,7 @@ def load(
     )
     config = EngineConfig(
         n_ctx=n_ctx,
+        n_batch=usual_batch(max_sequences, backends[0]),
         cache_type=cache_type,
         strict=strict,
         gpu_layers=layers,

@@ -114,8 +114,9 @@ class Speculator:
         return self.engine.on_device and self.lengths.rests(replies)
 
     def skip(self, replies: int) -> None:
-        """Count a step without drafts."""
-        self.lengths.pays(replies, ())
+        """Count a step without drafts, unless the next one is to try some: what is in flight comes before it."""
+        if self.lengths.rests(replies):
+            self.lengths.pays(replies, ())
 
     def _drafted(
         self, drafter: Drafter, requests: Sequence[Request], others: Drafts, replies: int, room: int
@@ -218,7 +219,7 @@ class Speculator:
         tokens, usual = sum(lengths), self.lengths.seconds(replies)
         usual *= self.lengths.costs.factor(replies, tokens)
         if self.engine.pads or self.sizes.add(replies, lengths, seconds, usual):
-            self.lengths.observe(replies, tokens, seconds, 2 if self.engine.pads else 0)
+            self.lengths.observe(replies, tokens, seconds, 2 if self.engine.on_device else 0)
 
 
 def _before_end(request: Request, draft: list[int]) -> list[int]:
