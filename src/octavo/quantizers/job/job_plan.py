@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from octavo.errors import FileError, UsageError, shown
-from octavo.formats import BlockFormat
+from octavo.formats import BlockFormat, by_name
+from octavo.graph.names import split_layer
 from octavo.io.atomic import require_target
 from octavo.io.distinct_paths import IMATRIX, MODEL, TEXT, require_apart, text_files
 from octavo.quantizers.imatrix import Imatrix
@@ -17,7 +18,7 @@ from octavo.quantizers.job.job_source import ModelSource, SourceTensor
 from octavo.quantizers.job.method_result import GgufResult, GgufWeight, MethodRun
 from octavo.quantizers.job.unfit_rows import smallest_as_good
 from octavo.quantizers.mix.mixing import Choices, choose_types
-from octavo.quantizers.mix.presets import NEEDS_IMATRIX, WEIGHTED, Preset
+from octavo.quantizers.mix.presets import FALLBACKS, NEEDS_IMATRIX, WEIGHTED, Preset
 
 _log = logging.getLogger(__name__)
 
@@ -86,8 +87,21 @@ def plan(source: ModelSource, preset: Preset, choices: Choices, imatrix: Imatrix
     types = choose_types(
         shapes, source.facts, preset, choices, has_imatrix=imatrix is not None, told=notes.append, fit=fit
     )
+    if imatrix is not None:
+        types |= _of_guesses(shapes, types, preset, imatrix)
     types = {name: fmt for name, fmt in types.items() if fmt.name != tensors[name].type_name}
     return QuantizeJob(source, preset.name, types, preset.file_type, imatrix, notes=tuple(notes))
+
+
+def _of_guesses(
+    shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, BlockFormat], preset: Preset, imatrix: Imatrix
+) -> dict[str, BlockFormat]:
+    """Other types for what is of no use without importances, of layers that guess tokens: a matrix lacks these, as a
+    model's own steps do not compute them."""
+    layers = {split_layer(name)[0] for name in shapes if ".nextn." in name}
+    lacking = (name for name in types if split_layer(name)[0] in layers and imatrix.importance(name) is None)
+    weighted = {*WEIGHTED, NEEDS_IMATRIX.get(preset.name)}
+    return {name: by_name(FALLBACKS[types[name].name]) for name in lacking if types[name].name in weighted}
 
 
 def require_ready(dst: StrPath, model: Iterable[str], imatrix: Imatrix | None, *readers: object) -> None:
