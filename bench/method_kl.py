@@ -6,9 +6,10 @@
 
 MODEL is a GGUF file of floats, as SmolLM2-135M in rows of 768 (`tools/real_models.py`, `tools/pad_model.py`). Presets
 are made by the encoders (plain), by these with an importance matrix, and by methods; schemes by methods, of which rtn
-is plain. A way that begins with rotated- is of the model with its residual stream and its heads turned. Importance and
-Hessians are of the same windows of TEXT. Files of a format are judged together (`octavo eval compare`), on the text
-that comes with Octavo or on `--held-out`: in floats, and with the engine's activations where a scheme rounds them.
+is plain. A way that begins with rotated- is of the model with its residual stream and its heads turned; its embedding,
+which is then beside the output, is Q6_K as one that is both. Importance and Hessians are of the same windows of TEXT.
+Files of a format are judged together (`octavo eval compare`), on the text that comes with Octavo or on `--held-out`: in
+floats, and with the engine's activations where a scheme rounds them.
 
 The result is written whenever a format is done. `--add` goes on with results of the same texts and windows, which it
 joins, and files that are in DIR are not made again.
@@ -40,6 +41,7 @@ from octavo.formats import dequantize
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import quantize_checkpoint, quantize_file
+from octavo.quantizers.mix.mixing import Choices
 
 CONTEXT = 512
 FORMATS = "Q4_K_M,Q4_0,Q3_K_M,Q2_K,w4a16-g128,w4a8-g128"
@@ -130,7 +132,8 @@ def make(options: argparse.Namespace, name: str, way: str) -> Path:
         quantize_checkpoint(source, out, name, method=by, threads=options.threads)
     else:
         compensates = method not in ("plain", "imatrix")
-        quantize_file(source, out, name, threads=options.threads,
+        choices = Choices(embedding_type="Q6_K") if way.startswith(ROTATED) else None
+        quantize_file(source, out, name, choices=choices, threads=options.threads,
                       imatrix=None if method == "plain" else imatrix_of(options, source),
                       method=GgufMethod(options.calibration, method, **how) if compensates else None)  # type: ignore[arg-type]
     seconds.write_text(f"{time.perf_counter() - begun:.1f}")
