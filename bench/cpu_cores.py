@@ -55,15 +55,15 @@ def measure(path: str, threads: int, prompts: bool, calls: bool) -> dict[str, An
         return found
 
 
-def by_kernel(engine: Engine) -> list[dict[str, Any]]:
-    """Where a step is, the longest first."""
+def by_kernel(engine: Engine, new: int = 1, depth: int = DEPTH, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    """Where a step of `new` tokens after others is, the longest first."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 5)
-    with ready_step(engine, 1, DEPTH) as (plan, _):
+    with ready_step(engine, new, depth) as (plan, _):
         for program in plan.steps:
             assert isinstance(program, Program)
             program()
             with timed(program) as times:
-                for _ in range(ROUNDS):
+                for _ in range(rounds):
                     start = time.perf_counter()
                     program()
                     seconds = time.perf_counter() - start
@@ -71,7 +71,7 @@ def by_kernel(engine: Engine) -> list[dict[str, Any]]:
     names = "calls", "ms", "work_ms", "wait_ms", "gb"
     rows: list[dict[str, Any]] = []
     for kernel, found in sums.items():
-        row: dict[str, Any] = {"kernel": kernel, **dict(zip(names, (x / ROUNDS for x in found), strict=True))}
+        row: dict[str, Any] = {"kernel": kernel, **dict(zip(names, (x / rounds for x in found), strict=True))}
         row["gbps"] = row.pop("gb") / max(row["ms"], 1e-9) * 1e3
         rows.append(row)
     return sorted(rows, key=lambda row: -row["ms"])

@@ -49,6 +49,7 @@ from octavo.bench.roofline import Bound, Roofline, roofline_of
 from octavo.bench.subject import EngineSubject
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine_config import usual_batch
 from octavo.runtime.loading import open_model
 from octavo.runtime.model import Model
 from published_models import (
@@ -114,7 +115,7 @@ class Measured:
                 yield from self._decode(left)
 
     def _model(self, n_ctx: int, sequences: int = 1, n_batch: int | None = None, cache: Any = "f16") -> Model:
-        n_batch = n_batch or self.sizes.batch
+        n_batch = n_batch or max(self.sizes.batch, usual_batch(sequences, self.backends[0]))
         config = EngineConfig(n_ctx=n_ctx, n_batch=n_batch, max_sequences=sequences, cache_type=cache)
         return open_model(self.path, self.backends, config)
 

@@ -27,7 +27,7 @@ from tests.models.tiny_checkpoints import TABLE
 from tests.runtime import tiny
 from tests.sampling import slow
 
-QUICK = {"llama", "qwen3moe", "gemma2", "phi2", "qwen35moe"}
+QUICK = {"llama", "qwen3moe", "gpt-oss", "gemma2", "phi2", "qwen35moe"}
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,7 @@ def test_two_ranks(name: str, tmp_path: Path) -> None:
     ops = [Counter(n.op for n in engine.graph.nodes) for _, engine in found]
     assert ops[0]["all_reduce"] == ops[1]["all_reduce"] > 0
     assert ops[0]["all_gather"] == ops[1]["all_gather"] > 0
+    assert all(ops[0][op] == ops[1][op] for op in ("attention", "mul_mat", "mul_mat_id"))  # nothing twice
 
 
 HEADS = [(9, 3, 2), (9, 3, 3), (9, 3, 4), (4, 2, 4), (4, 1, 3), (6, 2, 3)]

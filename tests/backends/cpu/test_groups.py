@@ -22,6 +22,7 @@ from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
+from octavo.jit import host_cpu
 from tests.backends.cpu.test_pack import rows_of
 from tests.backends.row_products import nmse
 from tests.formats.groups import random_tensor
@@ -55,6 +56,7 @@ test_products(COMMON[0], 19)
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(host_cpu.is_arm(), reason="under qemu-user there is no process to start")
 def test_zero_points_are_taken_off_codes_in_tiles_of_many_tokens(tmp_path: Path) -> None:
     """Tiles that only CPUs with AVX-512 take, in a process with kernels of its own."""
     settings = {**os.environ, "OCTAVO_CACHE": str(tmp_path)}

@@ -9,6 +9,7 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.device.large_pages import Arena
+from octavo.backends.cpu.weights import pack as packing
 from octavo.backends.cpu.weights.layout import ROWS, STEP
 from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight, pack
 from octavo.formats import FORMATS, QTensor, by_name, channel_format, dequantize, quantize_reference, unpack
@@ -17,6 +18,7 @@ from octavo.graph.builder import weight
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
 from octavo.jit import host_cpu
+from octavo.jit.program import KernelCall
 from tests.jit.kernel_functions import pack_codes
 from tests.sampling import slow, some
 
@@ -77,9 +79,20 @@ def test_experts_are_packed_as_each_alone(fmt: BlockFormat) -> None:
 def test_threads_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = tensor(by_name("Q6_K"), 100, 512)
     want = pack(stored, 1, Arena()).data
-    monkeypatch.setattr("octavo.backends.cpu.weights.pack.CHUNK_VALUES", 512 * 20)
+    for name in ("CHUNK_VALUES", "MAPPED_VALUES"):
+        monkeypatch.setattr(packing, name, 512 * 20)
     for threads in (1, 3):
         np.testing.assert_array_equal(pack(stored, threads, Arena()).data, want)
+
+
+@pytest.mark.parametrize(("threads", "parts"), [(1, 2), (2, 4), (16, 4)])
+def test_python_is_asked_for_few_parts(threads: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a format lies in blocks as they are read, all of a thread's rows but for what keeps others busy."""
+    calls: list[KernelCall] = []
+    run = KernelCall.run
+    monkeypatch.setattr(KernelCall, "run", lambda call: calls.append(call) or run(call))
+    pack(tensor(by_name("Q4_0"), 2048, 1024), threads, Arena())
+    assert len(calls) == parts
 
 
 def with_exponents(fmt: BlockFormat, exponents: list[int]) -> QTensor:

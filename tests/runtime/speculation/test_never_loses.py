@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.speculation.draft_lengths import DraftLengths
 from octavo.runtime.speculation.draft_record import Acceptance, DraftRecord
+from octavo.runtime.speculation.verification import Speculator
 
 MOST, REPLY = 7, 100
 FLAT, MEMORY, COMPUTE = 0.0, 0.03, 0.4
@@ -101,3 +104,19 @@ def test_what_became_right_is_found() -> None:
     assert record.rate("lookup") > 0.5
     assert usual.rate("lookup") > 0.1
     assert record.drafted == 0
+
+
+def test_a_step_in_flight_is_no_try() -> None:
+    """Where steps are launched before the last one is read, drafts that did not pay are tried again all the same."""
+    speculator = Speculator.__new__(Speculator)
+    speculator.engine = SimpleNamespace(on_device=True)  # type: ignore[assignment]
+    speculator.lengths = DraftLengths(MOST, lambda replies: 0.001)
+    in_flight, tries = False, list[int]()
+    for step in range(500):
+        ahead = speculator.rests(1)
+        if ahead or in_flight:
+            speculator.skip(1)
+        elif any(speculator.lengths.plan(1, [0.9], [MOST], room=MOST, making=lambda n: 1.0)):
+            tries.append(step)
+        in_flight = ahead
+    assert len(tries) == 4  # after 16 steps, 32, 64 and so on

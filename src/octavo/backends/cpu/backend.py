@@ -219,7 +219,7 @@ class CpuBinder:
         self._backend = backend
         self._calls: list[KernelCall] = []
         self._done: list[Call] = []
-        self._shared, self._work = PlanMemory(exact=backend.exact), 0
+        self._shared, self._work = PlanMemory(exact=backend.exact, threads=backend.threads), 0
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.jit.program import Program

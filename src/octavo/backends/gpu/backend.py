@@ -264,7 +264,10 @@ class GpuBackend:
         return GpuBinder(self, self._context.begin_plan(), graph)
 
     def launches(self, context: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-        """The calls for a node of the plan that `context` belongs to."""
+        """The calls for a node of the plan that `context` belongs to; none for a result without values, of which a
+        copy engine would say that its shape is none."""
+        if not (out.numel() if isinstance(out, self._torch.Tensor) else getattr(out, "tokens", 1)):
+            return []
         target(self.card)
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
             bind = self._binders.binder_of(node.op)
@@ -381,7 +384,7 @@ class GpuBinder:
         narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
         bind = Templates(self._launches, self._backend.lasting).calls if captures else self._launches
         calls = self._fused(context, bound, bind, narrow)
-        if not captures:
+        if not captures or not calls:
             return [Calls(calls)]
         if not found:
             return [Captured(calls)]

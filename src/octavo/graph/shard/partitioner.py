@@ -291,7 +291,9 @@ class _Pass:
         if not isinstance(first, Pending) or any(isinstance(v, Pending) for v in others):
             return None
         if node.op == "add_rows" and not first.added:  # biases of experts: once, not by each rank
-            return Pending(apply(node.op, first.partial, *node.inputs[1:]) if self.rank == 0 else first.partial)
+            biases = [self._whole(n) for n in node.inputs[1:]]
+            partial = first.partial
+            return Pending(apply(node.op, partial, *biases, label=node.name) if self.rank == 0 else partial)
         if node.op not in LINEAR or (node.op != "get_rows" and first.added):
             return None
         wholes = [self._whole(n) for n in node.inputs[1:]]

@@ -27,6 +27,12 @@ def asked_speculation(wanted: Speculate | None, draft: object = None) -> Specula
     return wanted or "auto"
 
 
+def usual_batch(sequences: int, backend: Backend) -> int:
+    """Tokens of a step: on a GPU four for each sequence where that is more than usual, as prompts of requests that come
+    as fast as replies end have to find room beside these."""
+    return max(EngineConfig.n_batch, 4 * sequences) if isinstance(backend, AsyncBackend) else EngineConfig.n_batch
+
+
 def speculation(wanted: Speculate, backend: Backend, *, drafts: bool) -> Speculate:
     """Where drafts come from: never "auto" where nothing `drafts`, which is then "lookup" on the CPU.
 

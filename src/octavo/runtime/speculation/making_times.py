@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
-SHARE, SHARE_OF_LESS = 0.2, 0.5
-"""The weight of a new measurement in the running mean of times, and of a shorter one: the first ones bind calls."""
+SHARE, FIRST_MEASURED, MOST_UNUSUAL = 0.2, 8, 2.0
+"""The weight of a new measurement in the running mean; of how many first ones the least counts, as some of these
+compile kernels, bind calls or capture them; and how many times the mean one counts at most."""
 
 
 class MakingTimes:
@@ -13,12 +15,17 @@ class MakingTimes:
 
     def __init__(self) -> None:
         self._seconds: dict[int, dict[int, float]] = {}
+        self._seen = Counter[tuple[int, int]]()
 
     def add(self, requests: int, tokens: int, seconds: float) -> None:
         """Learn what drafts of `tokens` tokens took together."""
         known = self._seconds.setdefault(requests, {})
         before = known.get(tokens, seconds)
-        known[tokens] = before + (SHARE if seconds > before else SHARE_OF_LESS) * (seconds - before)
+        self._seen[requests, tokens] += 1
+        if self._seen[requests, tokens] <= FIRST_MEASURED:
+            known[tokens] = min(before, seconds)
+        else:
+            known[tokens] = before + SHARE * (min(seconds, MOST_UNUSUAL * before) - before)
 
     def at(self, requests: int, tokens: int) -> float:
         """Expected; 0 while nothing is known."""

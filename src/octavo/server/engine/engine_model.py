@@ -13,7 +13,7 @@ from octavo.progress import Show, in_log, shown
 from octavo.runtime.cache.page_pool import page_bytes
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.engine import Engine
-from octavo.runtime.engine.engine_config import EngineConfig, asked_speculation
+from octavo.runtime.engine.engine_config import EngineConfig, asked_speculation, usual_batch
 from octavo.runtime.engine.engine_limits import context_of
 from octavo.runtime.engine.placement import backends_for
 from octavo.runtime.engine.tensor_overrides import device_of, overrides
@@ -44,7 +44,8 @@ def load_model(
     if kv_memory is None and not is_embedding_model(spec):
         kv_memory = usual_kv_memory(options, spec, backends[: options.pipeline])
     config = EngineConfig(
-        n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, pipeline=options.pipeline,
+        n_ctx=options.n_ctx, n_batch=usual_batch(options.max_sequences, backends[0]), cache_type=options.cache_type,
+        gpu_layers=layers, pipeline=options.pipeline,
         kv_memory=kv_memory, max_sequences=options.max_sequences, weight_cache=options.weight_cache,
         speculate=asked_speculation(options.speculate, options.draft),
         overrides=overrides(dict(options.override_tensor), options.n_cpu_moe),

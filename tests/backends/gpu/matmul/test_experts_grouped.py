@@ -169,7 +169,7 @@ def test_gated_products(
 ) -> None:
     """Gate and up gated where they are multiplied, and multiplied again, as by launches of their own; of `clamped`
     with biases."""
-    n_experts, n, k, used = 7, 200, 768, 3
+    n_experts, n, k, used = 7, 256, 768, 3
     kind = ExpertsGroupedShape if len(numbers) == 6 else ExpertsHopperShape
     shape = kind.of(Product(layout_of(by_name(name), "f16"), n, k, 1, "sm_90"), *numbers)
     assert shape is not None

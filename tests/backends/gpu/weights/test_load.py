@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from octavo.backends.gpu.weights import load as loading
 from octavo.backends.gpu.weights import upload as uploads
@@ -70,6 +73,31 @@ def test_bytes_are_those_that_numpy_packs(name: str, monkeypatch: pytest.MonkeyP
         require_same(found.parts[part], view, part)
         assert found.parts[part].numpy().dtype == view.dtype
         assert tuple(found.parts[part].shape) == view.shape
+
+
+class Computed(TorchDispatchMode):
+    """Which operations but moves have operands of unsigned types of 16 and 32 bits; CUDA lacks most of these."""
+
+    MOVES = ("_to_copy", "clone", "copy_", "detach", "slice", "unsqueeze", "view")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kinds = {x.dtype for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        name = func.overloadpacket.__name__
+        if kinds & {torch.uint16, torch.uint32} and name not in self.MOVES:
+            self.found.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", sorted(f.name for f in FORMATS if has_layout(f)))
+def test_nothing_is_computed_with_types_that_cards_lack(name: str) -> None:
+    fmt = row_named(name)
+    with Computed() as computed:
+        load(stored(fmt, 5, 3 * max(fmt.block, 64), finite=True), "cpu")
+    assert computed.found == set()
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q8_0", "MXFP4", "FP8_128", "GROUP4_128_Z_BF16"])

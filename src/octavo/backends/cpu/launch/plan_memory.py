@@ -14,11 +14,11 @@ class PlanMemory:
     """Memory that several nodes of a plan work with, and what lies in it when the node that is being bound runs.
 
     Nodes are bound in the order in which they run, so what an earlier one has left there is known. `exact`: a token's
-    numbers are to be the same whatever else is in a step.
+    numbers are to be the same whatever else is in a step. `threads` is how many share the plan's calls.
     """
 
-    def __init__(self, *, exact: bool = False) -> None:
-        self.exact = exact
+    def __init__(self, *, exact: bool = False, threads: int = 1) -> None:
+        self.exact, self.threads = exact, threads
         self._memory: dict[Hashable, AnyArray] = {}
         self._contents: dict[int, tuple[object, ...]] = {}
 

@@ -119,8 +119,8 @@ def _product(unpack: Any, parts: int, *, scaled: bool) -> Any:
                 add_slice(
                     sums, x + start * step_bytes, x_stride, tiles, packed, panel_bytes, panels, here, start == 0
                 )
-            for panel in range(panels):
-                for tile in range(tiles):
+            for tile in range(tiles):  # a token's panels side by side: each token is in another page
+                for panel in range(panels):
                     at, token = sums + panel * panel_sums + tile * tile_bytes, (first + tile) * n
                     scales = a.scales + (task + panel) * row_bytes
                     if token + n <= a.tokens:

@@ -90,7 +90,7 @@ def tile_product(
 ) -> list[KernelCall]:
     """The product by matrix tiles in bfloat16, for all tokens, and before it x so, unless the plan made it."""
     tiles, before = _rounded_tokens(weight, x, len(y), shared, source)
-    panels = panels_of_task(weight.n)
+    panels = panels_of_task(weight.n, shared.threads)
     call = KernelCall(
         tile_kernel(weight), -(-weight.n // (16 * panels)), (weight, y, terms), **tile_arguments(weight, panels),
         x=tiles, y=y, y_stride=stride(y), tokens=len(y), terms=_records(terms, 0), term_count=len(terms),

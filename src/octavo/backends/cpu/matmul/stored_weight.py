@@ -54,7 +54,7 @@ class StoredWeight:
             codes = _aligned(m * (k // 32) * TOKEN_BYTES)
             calls.append(quantize_rows(given, codes, TILES[0]))
             given = codes
-        Program([*calls, *product(weight, given, out, (), PlanMemory())], cores())()
+        Program([*calls, *product(weight, given, out, (), PlanMemory(threads=cores()))], cores())()
         end_progress()
         return out
 

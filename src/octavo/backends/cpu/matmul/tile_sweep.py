@@ -26,7 +26,7 @@ STEPS = 16
 
 PANELS, ROWS_OF_TWO = 8, 1024
 """Panels that a task makes at most, so that activations come from far caches an eighth as often; and rows of a weight
-for which it makes two, which leaves 32 tasks or more to threads."""
+for which one of int8 makes two, which leaves 32 tasks or more to threads."""
 
 TILES = 32
 """Tiles of tokens whose sums are kept at a time."""
@@ -35,9 +35,10 @@ PANEL_SUMS = (TILES + 1) * TILE_BYTES
 """Bytes from one panel's sums to the next one's: room for a tile's worth of tokens that are summed otherwise."""
 
 
-def panels_of_task(rows: int) -> int:
-    """Panels that a task makes of a weight with that many rows."""
-    return min(PANELS, max(2, rows // ROWS_OF_TWO * 2))
+def panels_of_task(rows: int, threads: int) -> int:
+    """Panels that a task makes of a weight with that many rows: as many as give all threads as much to do."""
+    panels = -(-rows // N)
+    return -(-panels // (threads * -(-panels // (threads * PANELS))))
 
 
 IN_PANELS = TILE_BYTES, PANEL_SUMS, 64

@@ -26,6 +26,7 @@ from octavo.jit.compile import Kernel
 from octavo.jit.program import KernelCall, address
 
 CHUNK_VALUES = 1 << 19  # values packed at a time: few enough that what is unpacked beside them stays in the cache
+MAPPED_VALUES = 1 << 21  # the same where nothing is unpacked: Python takes as long for a few as for many
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ def pack(tensor: QTensor, threads: int, room: Room) -> TiledWeight | TiledFloatW
         return _pack_float(tensor, experts, n, k, threads, room)
     layout, table = _layout(tensor)
     shape = experts, -(-n // ROWS), layout.tile_bytes(k)
-    region, tile = room.region(math.prod(shape)), shape[-1]
+    region, tile, packing = room.region(math.prod(shape)), shape[-1], packing_of(tensor.format, layout)
     finite: list[bool] = []
 
     def work(part: tuple[int, slice]) -> None:
@@ -81,9 +82,10 @@ def pack(tensor: QTensor, threads: int, room: Room) -> TiledWeight | TiledFloatW
         first = expert * shape[1]
         with region.part((first + span.start // ROWS) * tile, (first + -(-span.stop // ROWS)) * tile) as out:
             rows = _rows(tensor, expert, span)
-            finite.append(_pack_rows(tensor.format, layout, rows, out.reshape(-1, tile)))
+            finite.append(_pack_rows(tensor.format, layout, packing, rows, out.reshape(-1, tile)))
 
-    _run(work, _parts(experts, n, k), threads)
+    most = MAPPED_VALUES if packing.scales else CHUNK_VALUES
+    _run(work, _parts(experts, n, k, min(most, max(CHUNK_VALUES, n * k // (2 * threads)))), threads)
     if not all(finite):
         room.tell_not_finite(tensor.name)
     return TiledWeight(layout, n, k, region.array().reshape(shape), table)
@@ -110,15 +112,15 @@ def packing_of(fmt: BlockFormat, layout: TiledLayout) -> Packing:
     codes = None if decode_table else code_map(fmt)
     in_blocks = codes is not None and fmt.block == layout.super and layout.scale == "f16" and not fmt.has_zero
     scales = scale_map(fmt) if in_blocks else None
-    n_pieces = (codes or UNPACKED).pieces.shape[1]
-    return Packing(codes, scales, decode_table, pack_kernel(layout, n_pieces, scales is not None))
+    found = codes or UNPACKED
+    kernel = pack_kernel(layout, found.pieces.shape[1], found.runs, scales is not None)
+    return Packing(codes, scales, decode_table, kernel)
 
 
-def _pack_rows(fmt: BlockFormat, layout: TiledLayout, rows: U8, out: U8) -> bool:
+def _pack_rows(fmt: BlockFormat, layout: TiledLayout, packing: Packing, rows: U8, out: U8) -> bool:
     """Pack some rows to tiles `out`, uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
     rows = np.ascontiguousarray(rows)
     k = rows.shape[1] // fmt.block_bytes * fmt.block
-    packing = packing_of(fmt, layout)
     codes, scales, planes = packing.codes, packing.scales, None
     if codes is not None:
         source, block_in = rows, fmt.block_bytes * max(1, STEP // fmt.block)
@@ -180,8 +182,8 @@ BITS = (2, 3, 4, 5, 6, 8)
 TABLE = 16  # values of a table that a byte shuffle looks up; larger ones are looked up here, and stored as 8 bits
 
 
-def _parts(experts: int, n: int, k: int) -> Iterator[tuple[int, slice]]:
-    size = max(ROWS, CHUNK_VALUES // k // ROWS * ROWS)
+def _parts(experts: int, n: int, k: int, values: int = CHUNK_VALUES) -> Iterator[tuple[int, slice]]:
+    size = max(ROWS, values // k // ROWS * ROWS)
     return ((e, slice(i, min(i + size, n))) for e in range(experts) for i in range(0, n, size))
 
 

@@ -22,6 +22,7 @@ from octavo.backends.cpu.weights.scale_map import SMALL
 from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import load_u32, store_u32, u8_pointer, u32_pointer
+from octavo.jit.simd.code_rows import move_code_row
 
 SMALL_BYTES = SMALL.itemsize
 
@@ -47,9 +48,9 @@ odd               a byte, set to 1 where a floating scale is NaN or Inf
 
 
 @kernels(PACK)
-def pack_kernel(layout: TiledLayout, n_pieces: int, mapped: bool) -> Any:
+def pack_kernel(layout: TiledLayout, n_pieces: int, runs: bool, mapped: bool) -> Any:
     """Task i packs rows 16 i to 16 i + 15; missing rows are zero-filled."""
-    move_floats, move_codes = _move_floats(layout), _move_codes(layout, n_pieces)
+    move_floats, move_codes = _move_floats(layout), _move_codes(layout, n_pieces, runs)
     move_small, two_level, has_min = _move_small(layout, mapped), layout.two_level, layout.minima is not None
     blocks, super_values, tile_rows = layout.super // STEP, layout.super, ROWS
     super_bytes, head_bytes, block_bytes = layout.super_bytes, layout.head_bytes, layout.block_bytes
@@ -116,21 +117,20 @@ def _move_small(layout: TiledLayout, mapped: bool) -> Any:
     return inner(move_small, layout, mapped, inline="always")
 
 
-def _move_codes(layout: TiledLayout, n_pieces: int) -> Any:
+def _move_codes(layout: TiledLayout, n_pieces: int, runs: bool) -> Any:
     """A function (a, to, source, block, present) for the 32 codes of a block of a row that begins at `source`."""
-    word, put, word_bytes = _word(n_pieces), _put(layout.bits), n_pieces * PIECE.itemsize
+    word_bytes, bits, in_runs = n_pieces * PIECE.itemsize, layout.bits, int(runs)
 
     def move_codes(a, to, source, block, present):
         if present:
-            first, base = block * 8, a.base
+            first = block * 8
             i = source + first // a.block_words * a.block_bytes
-            p = a.pieces + first % a.block_words * word_bytes
-            put(to, word(i, p, 0, base), word(i, p, 1, base), word(i, p, 2, base), word(i, p, 3, base),
-                word(i, p, 4, base), word(i, p, 5, base), word(i, p, 6, base), word(i, p, 7, base))
+            move_code_row(to, i, a.pieces + first % a.block_words * word_bytes, a.base, bits, n_pieces, in_runs)
         else:
-            put(to, 0, 0, 0, 0, 0, 0, 0, 0)
+            for word in range(bits):
+                store_u32(to + 64 * word, 0)
 
-    return inner(move_codes, layout, n_pieces, inline="always")
+    return inner(move_codes, layout, n_pieces, runs, inline="always")
 
 
 @inner
@@ -160,57 +160,3 @@ def _move_float(kind: MinimumKind) -> Any:
                 u8_pointer(odd)[0] = 1
 
     return inner(move_float, kind)
-
-
-def _word(n_pieces: int) -> Any:
-    """A function (block, pieces of the first word, w, base) -> code word w."""
-
-    def word(block, pieces, w, base):
-        v = 0
-        for i in range(n_pieces):
-            p = u32_pointer(pieces + (w * n_pieces + i) * 16)
-            v |= ((load_u32(block + p[0]) >> p[1]) & p[2]) << p[3]
-        return v ^ base
-
-    return inner(word, n_pieces)
-
-
-def _put(bits: int) -> Any:
-    """A function that spreads 8 words of four codes over `bits` words 64 bytes apart (see `simd.load_codes`)."""
-    low = bits if bits in (8, 6, 4, 2) else bits - 1
-
-    def put(at, v0, v1, v2, v3, v4, v5, v6, v7):
-        if bits == 8:
-            store_u32(at, v0)
-            store_u32(at + 64, v1)
-            store_u32(at + 128, v2)
-            store_u32(at + 192, v3)
-            store_u32(at + 256, v4)
-            store_u32(at + 320, v5)
-            store_u32(at + 384, v6)
-            store_u32(at + 448, v7)
-        elif bits == 6:
-            m = 0x03030303
-            store_u32(at, v0 << 2 | (v3 >> 4 & m))
-            store_u32(at + 64, v1 << 2 | (v3 >> 2 & m))
-            store_u32(at + 128, v2 << 2 | (v3 & m))
-            store_u32(at + 192, v4 << 2 | (v7 >> 4 & m))
-            store_u32(at + 256, v5 << 2 | (v7 >> 2 & m))
-            store_u32(at + 320, v6 << 2 | (v7 & m))
-        elif low == 4:
-            m = 0x0F0F0F0F
-            store_u32(at, (v0 & m) | (v4 & m) << 4)
-            store_u32(at + 64, (v1 & m) | (v5 & m) << 4)
-            store_u32(at + 128, (v2 & m) | (v6 & m) << 4)
-            store_u32(at + 192, (v3 & m) | (v7 & m) << 4)
-        else:
-            m = 0x03030303
-            store_u32(at, (v0 & m) | (v2 & m) << 2 | (v4 & m) << 4 | (v6 & m) << 6)
-            store_u32(at + 64, (v1 & m) | (v3 & m) << 2 | (v5 & m) << 4 | (v7 & m) << 6)
-        if bits != low:
-            m = 0x01010101
-            word = (v0 >> low & m) | (v1 >> low & m) << 1 | (v2 >> low & m) << 2 | (v3 >> low & m) << 3
-            word |= (v4 >> low & m) << 4 | (v5 >> low & m) << 5 | (v6 >> low & m) << 6
-            store_u32(at + 64 * low, word | (v7 >> low & m) << 7)
-
-    return inner(put, bits)

@@ -32,6 +32,14 @@ class CodeMap:
     base: int
     code_fields: frozenset[str]
 
+    @property
+    def runs(self) -> bool:
+        """Whether words 0 to 3, 4 to 7 and so on each lie in 16 consecutive bytes, moved alike."""
+        fours = self.pieces.reshape(-1, 4, self.pieces.shape[1])
+        steps = fours["offset"] - fours["offset"][:, :1] == 4 * np.arange(4)[:, None]
+        alike = [fours[name] == fours[name][:, :1] for name in ("right", "mask", "left")]
+        return bool(steps.all() and np.all(alike))
+
 
 def _identity() -> CodeMap:
     pieces = np.zeros((8, 1), PIECE)

@@ -105,7 +105,9 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, axis: int = 0) -> Any:
         if method == "reduce" and ufunc is np.bitwise_or:
-            return DeviceArray(reduce(torch.bitwise_or, inputs[0].tensor.unbind(axis)))
+            tensor = inputs[0].tensor
+            wide = tensor.to(WIDER.get(tensor.dtype, tensor.dtype))
+            return DeviceArray(reduce(torch.bitwise_or, wide.unbind(axis)).to(tensor.dtype))
         known = UFUNCS.get(ufunc) or TESTS.get(ufunc)
         if method != "__call__" or known is None:
             return NotImplemented

@@ -118,7 +118,8 @@ class _Sorted:
                 kernel=amx_kernel.tokens_kernel(parts), tokens=record, starts=starts,
                 x_stride=stride(rows), of_tile=of_tile, chunks=chunks,
             ))
-        products, panels = shared.memory("products", (pairs, weight.n), np.float32), panels_of_task(weight.n)
+        products = shared.memory("products", (pairs, weight.n), np.float32)
+        panels = min(panels_of_task(n_experts * weight.n, shared.threads), -(-weight.n // N))
         tasks = -(-weight.n // (16 * panels))
         product = amx_kernel.PRODUCT.new(
             **tile_arguments(weight, panels), x=tiles, y=products, y_stride=stride(products), tokens=0,

@@ -19,7 +19,7 @@ MIN_STAGES = 2
 """Of loads: kernels wait for the oldest before they send the newest, so with a single one they would wait forever."""
 STAGES = range(MIN_STAGES, 9)
 """How many there may be."""
-MIN_TOKENS, ORDERED_MAX_TOKENS = 5, 1024
+MIN_TOKENS, ORDERED_MAX_TOKENS = 3, 1024
 """The fewest tokens, and the most for which the kernels are but for wide tiles of four bits: more are the library's,
 whose tiles are better by more than unpacking into memory takes."""
 
