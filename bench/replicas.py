@@ -30,7 +30,8 @@ from octavo.bench.serving.launch import free_port, running
 from octavo.io.gguf import GGUFFile
 from octavo.io.model_path import resolve
 from octavo.replicas.local import LocalProcess
-from octavo.replicas.replica import Served, Setup, start
+from octavo.replicas.replica import Served
+from octavo.replicas.replica_process import Setup, start
 from octavo.replicas.serve import serve_front
 from octavo.server.engine.fake import FakeClient
 from octavo.server.serve import bind, run, serve

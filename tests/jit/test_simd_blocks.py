@@ -223,6 +223,19 @@ def test_block_arithmetic(n: int) -> None:
     np.testing.assert_allclose(out[2], x + VECTOR * FLOATS[:n, :1], rtol=1e-6, atol=1e-6)
 
 
+def test_sums_of_blocks_keep_their_order() -> None:
+    """(x + y) + x, not y + 2 x, which is 4 more."""
+    x, y, out = np.full(16, 1.5, np.float32), np.full(16, 2**25, np.float32), np.empty(16, np.float32)
+
+    @compiled
+    def run(x, y, out):
+        first = simd.load_block(x, 64, 1)
+        simd.store_block(out, 64, simd.add_blocks(simd.add_blocks(first, simd.load_block(y, 64, 1)), first))
+
+    run(x, y, out)
+    assert set(out) == {2**25}
+
+
 @pytest.mark.parametrize("n", TOKENS)
 def test_fma_blocks(n: int) -> None:
     out = np.empty((n, 16), np.float32)

@@ -88,10 +88,16 @@ def test_cards_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert cards() == []
 
 
+def test_an_engine_is_started_before_its_server_is_imported() -> None:
+    code = "import sys; import octavo.replicas.replica_process; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert not {"numpy", "pydantic", "uvicorn", "octavo.server.serve"} & set(said.split())
+
+
 def test_a_replica_that_can_not_load_its_model_says_why() -> None:
     import asyncio
 
-    from octavo.replicas.replica import start
+    from octavo.replicas.replica_process import start
 
     async def refused() -> None:
         setup = processes(1).setup(0)

@@ -14,7 +14,8 @@ from octavo.bench.serving.http import Address
 from octavo.errors import UsageError
 from octavo.replicas import ray_actors, relay
 from octavo.replicas.ray_actors import RayLauncher, RayReplica
-from octavo.replicas.replica import Served, encode
+from octavo.replicas.replica import Served
+from octavo.replicas.replica_process import encode
 from octavo.server.engine.ray_cluster import LOCAL
 from tests.replicas.live_front import ENGINE, OPTIONS, fronting
 from tests.replicas.requests import answer, chance_and_time, requests

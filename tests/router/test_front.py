@@ -256,6 +256,28 @@ def test_one_model_needs_no_name_and_sleeps() -> None:
         assert server.get("/slots?autoload=true"), "it wakes"
 
 
+def test_conversations_go_on_from_disk_after_sleep_and_swap(tmp_path: Path) -> None:
+    known = [served(name, cache_disk=1 << 30, cache_dir=str(tmp_path)) for name in ("first", "second")]
+
+    def ask(server: Server, prompt: str) -> tuple[str, int]:
+        reply = server.post("/completion", model="first", prompt=prompt, n_predict=6, temperature=0)
+        return reply["content"], reply["timings"]["cache_n"]
+
+    slept, swapped = ("".join(f"{word} {i} times 7 is {7 * i}. " for i in range(40)) for word in ("So", "But"))
+    with serving(known[:1], idle=0.3) as (server, models):
+        text, _ = ask(server, slept)
+        need = models.models.models["first"].held
+        until(lambda: states(server)["first"] == "sleeping")
+        again, cached = ask(server, slept)
+        assert (again, cached >= 64) == (text, True)
+    with serving(known, memory=need * 3 // 2) as (server, models):
+        text, _ = ask(server, swapped)
+        server.chat("Hi", model="second", max_tokens=1)
+        assert states(server) == {"first": "unloaded", "second": "loaded"}
+        again, cached = ask(server, swapped)
+        assert (again, cached >= 64) == (text, True)
+
+
 def test_the_log_has_names_and_what_clients_ask_for(capfd: pytest.CaptureFixture[str]) -> None:
     logged = replace(OPTIONS, log_requests=True)
     with serving([replace(one, server=replace(logged, name=one.name)) for one in (served("50%"),)]) as (server, _):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from octavo.replicas.local import LocalProcess
-from octavo.replicas.replica import Setup, start
+from octavo.replicas.replica_process import Setup, start
 from octavo.router.catalog import KnownModel
 from octavo.server.engine.engine_protocol import Asks, Loading
 

@@ -153,6 +153,14 @@ def test_auto_takes_what_fits(architecture: ModelSpec, caplog: pytest.LogCapture
     assert said == [f"{n} of 2 layers fit the GPU's memory; the others run on the CPU" for n in (1, 0)]
 
 
+def test_tables_of_adapters_take_room(architecture: ModelSpec) -> None:
+    def layers(**more: int) -> int:
+        config = EngineConfig(n_ctx=128, cache_type="f32", gpu_layers="auto", **more)  # type: ignore[arg-type]
+        return Engine(architecture, [Small(2 * LAYER + OUTER + SLACK), Limited("second")], config).gpu_layers
+
+    assert (layers(), layers(max_loras=1, max_lora_rank=1), layers(max_loras=64, max_lora_rank=256)) == (2, 2, 1)
+
+
 def test_memory_that_runs_out_all_the_same_says_how_many_to_try(
     architecture: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

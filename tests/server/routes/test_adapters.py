@@ -52,13 +52,14 @@ def texts(letters: str, paths: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def server(letters: str, paths: dict[str, str]) -> Iterator[Server]:
+def server(letters: str, paths: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     config = EngineConfig(n_ctx=128, max_sequences=8, max_loras=5)
     with open_model(letters, [CpuBackend(threads=2)], config) as model:
         client = ThreadClient(model)
         for name in ("a", "b"):
             client.loop.adapters.load(client.loop.adapters.read(name, paths[name]))
-        with running(client, model, loads_adapters=True) as found:
+        slots = str(tmp_path_factory.mktemp("slots"))
+        with running(client, model, loads_adapters=True, slot_path=slots) as found:
             yield found
 
 
@@ -114,6 +115,22 @@ def test_other_routes(server: Server, texts: dict[str, str]) -> None:
     said_by = server.post("/v1/messages", model="a", max_tokens=20, temperature=0,
                           messages=[{"role": "user", "content": "hi"}])
     assert said_by["content"][0]["text"] == texts["a"]
+
+
+def test_slots_with_an_adapter_are_not_saved(server: Server) -> None:
+    """Nor does a conversation without one go on in their slot."""
+    def slot(model: str, **more: Any) -> int:
+        answer = server.post("/completion", model=model, prompt="hi there", n_predict=4, temperature=0, **more)
+        return int(answer["id_slot"])
+
+    assert (slot("a", id_slot=2), slot("a")) == (2, 2)
+    assert slot("demo") != 2
+    for action in ("save", "erase"):
+        status, error = server.refused(f"/slots/2?action={action}", {"filename": "it"})
+        assert (status, error["param"]) == (400, "id_slot")
+        assert error["message"] == (
+            f"slot 2 was computed with the adapter 'a' (allowed to {action}: conversations without adapters)"
+        )
 
 
 def test_names_that_there_are_not(server: Server) -> None:

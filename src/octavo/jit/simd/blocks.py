@@ -110,12 +110,13 @@ def load_block_masked(ty, address, stride, lanes, n):
 
 @intrinsic
 def add_blocks(ty, x, y):
-    """x + y, vector by vector."""
+    """x + y, vector by vector, in the order of the source: what is inlined adds as what is called."""
 
     def gen(c, b, s, a):
         value = a[0]
         for t in range(s.args[0].n):
-            value = b.insert_value(value, b.fadd(b.extract_value(a[0], t), b.extract_value(a[1], t)), t)
+            total = b.fadd(b.extract_value(a[0], t), b.extract_value(a[1], t), flags=AS_WRITTEN)
+            value = b.insert_value(value, total, t)
         return value
 
     return x(x, y), gen

@@ -119,24 +119,26 @@ class Engine:
         """Steps of several sequences are padded to sizes that repeat, each of which is captured."""
         graph = self._open_cache()
         self.limits: Sizes = step_limits(self.config, self.pool, self._max_pages, pads=self.pads)
-        self._schedule(graph, place)
+        adapted = self._with_adapters(graph) if self.config.max_loras else None
+        self._schedule(graph, adapted, place)
         self._sizes = chunk_sizes(self.config.n_batch)
         self.captured: CapturedSizes | None = None
         """During the warm-up: the sizes that are captured so far, to which steps are padded."""
         self._executor: Executor | None = None
         self._adapted: Executor | None = None
-        self._adapted_schedule = self._schedule_adapted(graph) if self.config.max_loras else None
+        self._adapted_schedule = None if adapted is None else scheduled(
+            adapted, self.backends, self.limits, self.place, fused=self.config.fuse
+        )
 
-    def _schedule_adapted(self, graph: Graph) -> Schedule:
-        """What steps run in which a sequence has an adapter. Raises UsageError where there can be none."""
+    def _with_adapters(self, graph: Graph) -> Graph:
+        """The graph of steps in which a sequence has an adapter. Raises UsageError where there can be none."""
         config = self.config
         integer("max_loras", config.max_loras, 1, MOST_ADAPTERS)
         integer("max_lora_rank", config.max_lora_rank, 1, MOST_RANK)
         if config.embeds or self.ranks > 1:
             why = "the model is divided among ranks" if self.ranks > 1 else "the model gives vectors of texts"
             raise UsageError(f"max_loras is {config.max_loras}, but {why} (allowed: 0)", argument="max_loras")
-        graph = with_adapters(graph, config.max_loras, config.max_lora_rank)
-        return scheduled(graph, self.backends, self.limits, self.place, fused=config.fuse)
+        return with_adapters(graph, config.max_loras, config.max_lora_rank)
 
     @property
     def adapted_weights(self) -> frozenset[str]:
@@ -233,12 +235,12 @@ class Engine:
             raise
         return executor
 
-    def _schedule(self, graph: Graph, place: Place | None) -> None:
+    def _schedule(self, graph: Graph, adapted: Graph | None, place: Place | None) -> None:
         """Give the nodes of a graph to backends, and see what steps can do then."""
         config = self.config
         self._placement = Placement(
             graph, self.model.hparams.n_layer, self.backends, self.limits, config.gpu_layers, pipeline=config.pipeline,
-            fused=config.fuse, searched=not config.embeds, overrides=config.overrides,
+            fused=config.fuse, searched=not config.embeds, overrides=config.overrides, adapted=adapted,
         )
         self.gpu_layers, self.stages = self._placement.layers, self._placement.counts
         self.cpu_experts = self._placement.cpu_experts

@@ -165,16 +165,17 @@ class Placement:
 
     `layers` is how many of `n_layer` are on the first, or on all stages of a `pipeline`, `counts` how many on each;
     `overrides` are those that were given, and those of experts where "auto" found that memory lacks. Logits are
-    `searched` for candidates where they are made. Raises UsageError where layers are to lie on another backend and
-    there is none, where there are more stages than layers, and for an override of nothing; BackendError where layers do
-    not fit, saying how many would.
+    `searched` for candidates where they are made. `adapted` is the graph of steps with adapters, whose tables take room
+    as well. Raises UsageError where layers are to lie on another backend and there is none, where there are more stages
+    than layers, and for an override of nothing; BackendError where layers do not fit, saying how many would.
     """
 
     def __init__(
         self, graph: Graph, n_layer: int, backends: Sequence[Backend], limits: Sizes, gpu_layers: GpuLayers,
         *, pipeline: Pipeline = 1, fused: bool = True, searched: bool = True, overrides: Overrides = (),
+        adapted: Graph | None = None,
     ) -> None:
-        self.n_layer, self._searched = n_layer, searched
+        self.n_layer, self._searched, self._adapted = n_layer, searched, adapted
         self._graph, self._backends, self._limits, self._fused = graph, backends, limits, fused
         self._override(overrides)
         wanted = checked(gpu_layers)
@@ -313,6 +314,11 @@ class Placement:
             else:
                 kept = sum(leaf_bytes(leaf, self._limits) for leaf in lasting(nodes))
             found.append(made.memory[stage] + kept)
+        if self._adapted is not None:
+            with_tables = self._schedule(self._place(counts), self._adapted)
+            for stage in range(len(found)):
+                tables = [leaf for leaf in lasting(with_tables.on(stage)) if leaf.op == "adapters"]
+                found[stage] += with_tables.memory[stage] + sum(leaf_bytes(leaf, self._limits) for leaf in tables)
         return found
 
     def scheduled(self, place: Place | None, *, strict: bool) -> Schedule:
@@ -337,9 +343,9 @@ class Placement:
             self._schedules[counts] = self._schedule(self._place(counts))
         return self._schedules[counts]
 
-    def _schedule(self, place: Place) -> Schedule:
+    def _schedule(self, place: Place, graph: Graph | None = None) -> Schedule:
         return scheduled(
-            self._graph, self._backends, self._limits, place, fused=self._fused, searched=self._searched
+            graph or self._graph, self._backends, self._limits, place, fused=self._fused, searched=self._searched
         )
 
     def fitting(self) -> int:

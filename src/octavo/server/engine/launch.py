@@ -9,6 +9,11 @@ import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+import msgspec
+
+from octavo.server.engine.channel import Channel
+from octavo.server.serve_options import EngineOptions
+
 STDIN = "-"
 """In place of a socket's number: standard input says what makes it."""
 ENDING = (
@@ -22,10 +27,11 @@ GONE_S = 10.0
 
 @dataclass(frozen=True)
 class Launched:
-    """A process, and the socket on which it waits for its options. It ends when the socket is closed."""
+    """A process, and the socket on which it waits for its options, or was `told` them. It ends when that is closed."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
+    told: bool = False
 
     def close(self) -> None:
         """See that it is gone; one that a driver holds is not waited for."""
@@ -35,17 +41,20 @@ class Launched:
             self.process.wait(GONE_S)
 
 
-def launch(*, grouped: bool = False) -> Launched:
+def launch(options: EngineOptions | None = None, *, grouped: bool = False) -> Launched:
     """Start one. Raises OSError where the system has no room for it.
 
+    options  it is told at once
     grouped  it stays in the process group of this process, which is killed as one, see `LocalProcess`
     """
     ours, theirs = socket.socketpair()
     with theirs, ExitStack() as failing:
         failing.enter_context(ours)
         process = _on_windows(theirs) if sys.platform == "win32" else _with_descriptor(theirs, grouped)
+        if options is not None:
+            Channel(ours).send(msgspec.msgpack.encode(options))
         failing.pop_all()
-    return Launched(process, ours)
+    return Launched(process, ours, options is not None)
 
 
 def _command(place: str) -> list[str]:

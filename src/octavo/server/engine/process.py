@@ -52,7 +52,7 @@ class ProcessClient(EngineClient):
     def __init__(
         self, options: EngineOptions, launched: Launched | None = None, *, grouped: bool = False
     ) -> None:
-        """`launched`: a process that waits for its options already; `grouped` is that of `launch`."""
+        """`launched`: a process that waits for its options, or has them; `grouped` is that of `launch`."""
         super().__init__()
         self._grouped = grouped
         self.options, self.step_timeout = options, options.step_timeout or float("inf")
@@ -113,7 +113,8 @@ class ProcessClient(EngineClient):
     async def _run(self, launched: Launched) -> str:
         """Tell an engine its options and take its messages until it ends: why it did."""
         reader, self._writer = await asyncio.open_connection(sock=launched.socket)
-        self._writer.write(frame(encode(self.options)))
+        if not launched.told:
+            self._writer.write(frame(encode(self.options)))
         taking = asyncio.ensure_future(self._take_all(reader, launched.process))
         looking = asyncio.ensure_future(self._look(launched))
         try:

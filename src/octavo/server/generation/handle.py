@@ -125,7 +125,7 @@ class RequestHandle:
         self.handover, self.rows = HANDOVER.get(), list[EngineOutput]()
         self.slot, self._reply = -1, list[int]()
         if service.slots is not None and len(request.prompts) * request.n == 1:
-            self.slot = service.slots.assign(request.prompts[0], request.cache_salt, request.slot)
+            self.slot = service.slots.assign(request.prompts[0], request.cache_salt, request.slot, request.adapters)
         self._room = len(request.prompts) * request.n, sum(map(len, request.prompts))
         if request.sampling.banned_strings and request.grammar is not None:
             problem = "banned_strings can't be used with response_format, a grammar or tools"
@@ -299,7 +299,8 @@ class RequestHandle:
         if not self._closed:
             self._closed = True
             if self.service.slots is not None and self.slot >= 0:
-                self.service.slots.put(self.slot, [*self.request.prompts[0], *self._reply], self.request.cache_salt)
+                tokens = [*self.request.prompts[0], *self._reply]
+                self.service.slots.put(self.slot, tokens, self.request.cache_salt, self.request.adapters)
             self.stream.close()
             self.service.leave(*self._room, self._share)
             if self._share is not None:

@@ -339,6 +339,10 @@ async def slot_action(request: Request) -> Response:
     tokens = slot.tokens if slot.salt == salt else []
     if not tokens and action != "restore":
         raise bad(f"slot {number} holds no conversation of this client", "id_slot")
+    if slot.adapters and action != "restore":
+        named = ", ".join(repr(name) for name, _ in slot.adapters)
+        raise bad(f"slot {number} was computed with the adapter {named} (allowed to {action}: conversations without "
+                  "adapters)", "id_slot")
     done = await unless_left(request, service.client.slot(action, [] if action == "restore" else tokens, salt, path))
     if action == "erase":
         service.slots.put(number, [], salt)

@@ -71,7 +71,7 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
     return product(n, inner(sums_of_groups if group else sums, kind, n, group, inline="always"))
 
 
-def sums_function(kind: Kind, n: int) -> Any:
+def sums_function(kind: Kind, n: int, inline: str = "never") -> Any:
     """A function (w, x, stride, k) -> n vectors: of 16 rows, k vectors at w, their products with n tokens at x."""
     load, width, ahead, pair = _LOADS[kind], WIDTH[kind], AHEAD, pair_function(kind)
 
@@ -111,7 +111,7 @@ def sums_function(kind: Kind, n: int) -> Any:
         return add_blocks(even, odd)
 
     made = accumulate_in_turn if host_cpu.level() == "avx2" and n >= IN_TURN else accumulate
-    return inner(made, kind, n)
+    return inner(made, kind, n, inline, inline=inline)
 
 
 def pair_function(kind: Kind) -> Any:

@@ -93,7 +93,7 @@ def _down(kind: Kind, n: int) -> Any:
 
 
 def _up(kind: Kind, n: int) -> Any:
-    sums, width = sums_function(kind, n), 16 * WIDTH[kind]  # a call: inlined, sums would be added in another order
+    sums, width = sums_function(kind, n, "always"), 16 * WIDTH[kind]
 
     def up(w, x, x_step, h, h_stride, y, y_step, k, columns):
         for _block in range(columns // 16):

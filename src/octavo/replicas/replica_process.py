@@ -1,0 +1,82 @@
+"""A replica's process, and its start: the engine's process has its options before this one has imported its server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, closing
+
+import msgspec
+
+from octavo.server.engine.channel import Channel
+from octavo.server.engine.launch import launch
+from octavo.server.serve_options import EngineOptions, ServerOptions
+
+
+class Setup(msgspec.Struct):
+    """What a replica serves.
+
+    number        of the replica
+    host          it listens at; "" for the address of its Ray node
+    level         how much it logs
+    environment   variables beside those of the front
+    called        what the log calls it; "" for its number
+    """
+
+    number: int
+    engine: EngineOptions
+    server: ServerOptions
+    host: str = "127.0.0.1"
+    level: int = logging.WARNING
+    environment: dict[str, str] = {}
+    called: str = ""
+
+    @property
+    def of_engine(self) -> EngineOptions:
+        """What its engine loads: its KV events have addresses of their own, as those of vLLM's ranks."""
+        events = self.engine.kv_events
+        return msgspec.structs.replace(self.engine, kv_events=None if events is None else events.of_rank(self.number))
+
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+def start(setup: Setup) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start one: its process, and the socket on which it answers. Raises OSError where there is no room for it."""
+    ours, theirs = socket.socketpair()
+    with theirs, ExitStack() as failing:
+        failing.enter_context(ours)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "octavo.replicas.replica_process", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, **setup.environment},
+        )
+        Channel(ours).send(encode(setup))
+        failing.pop_all()
+    return process, ours
+
+
+def main() -> None:
+    """Run with the number of a socket that this process was given."""
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    messages = channel.received()
+    first = next(messages, None)
+    if first is None:
+        return
+    setup = msgspec.msgpack.decode(first, type=Setup)
+    called = (setup.called or f"replica {setup.number}").replace("%", "%%")
+    logging.basicConfig(format=f"octavo: %(levelname)s: {called}: %(message)s", level=logging.WARNING)
+    logging.getLogger("octavo").setLevel(setup.level)
+    if setup.server.log_requests:
+        logging.getLogger("octavo.requests").setLevel(logging.INFO)
+    with closing(launch(setup.of_engine, grouped=True)) as launched:
+        from octavo.replicas.replica import serve_front
+
+        serve_front(channel, messages, setup, launched)
+
+
+if __name__ == "__main__":
+    main()
