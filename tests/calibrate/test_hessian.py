@@ -223,3 +223,34 @@ def test_agreement_where_nothing_goes_together() -> None:
     less = whole.matrix()
     np.testing.assert_array_equal(np.diag(less), np.diag(mean))
     np.testing.assert_allclose(less - np.diag(np.diag(less)), 0.25 * (mean - np.diag(np.diag(mean))))
+
+
+def test_vectors_a_thousand_times_as_long_count_as_much_as_all_others() -> None:
+    x, few = vectors(500, 8), vectors(2, 8, seed=1) * 1000
+    others, both, short = Hessian(8), Hessian(8), Hessian(8)
+    others.add(x)
+    for hessian, whole in ((both, few), (short, few / 1000)):
+        hessian.add(x)
+        hessian.add_whole(whole)
+    own = others.matrix() * 500 / 502
+    long = few.astype(np.float64).T @ few
+    np.testing.assert_allclose(both.matrix(), own + long * own.trace() / long.trace(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(short.matrix(), own + long / (1e6 * 502), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(both.diagonal(), both.matrix().diagonal(), rtol=1e-6)
+
+
+def test_pairs_of_long_vectors_count_as_the_vectors_do() -> None:
+    x, few = vectors(500, 8), vectors(2, 8, seed=1) * 1000
+    sums = CrossHessian(8)
+    sums.add(x, x)
+    sums.hessian.add_whole(few, 2 * few)
+    single = Hessian(8)
+    single.add(x)
+    own = single.matrix() * 500 / 502
+    np.testing.assert_allclose(sums.cross() - own, 2 * (sums.hessian.matrix() - own), rtol=1e-4, atol=1e-5)
+
+
+def test_long_vectors_alone_count_whole() -> None:
+    few, hessian = vectors(3, 8) * 1000, Hessian(8)
+    hessian.add_whole(few)
+    np.testing.assert_allclose(hessian.matrix(), few.astype(np.float64).T @ few / 3, rtol=1e-5)

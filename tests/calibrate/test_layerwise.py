@@ -134,7 +134,8 @@ def test_the_original_runs_beside_it(dense: str) -> None:
 
 
 def test_hessians_keep_what_halves_of_a_text_agree_on() -> None:
-    """Beside the diagonal, but of a vector that is far longer than others, as the first token is in some layers."""
+    """Beside the diagonal, but of a vector that is far longer than others, as the first token is in some layers: that
+    counts as much as all of them."""
     rng = np.random.default_rng(0)
     x, then = rng.standard_normal((2, 301, 8), dtype=np.float32)
     x[7] *= 100
@@ -143,13 +144,14 @@ def test_hessians_keep_what_halves_of_a_text_agree_on() -> None:
     assert 0 <= found.kept < 1, "channels are independent"
     assert found.tokens == 301
     bulk = others.T.astype(np.float64) @ others / 301
-    want = bulk * np.where(np.eye(8), 1, found.kept) + np.outer(x[7], x[7]).astype(np.float64) / 301
+    share = bulk.trace() / (x[7] @ x[7])
+    want = bulk * np.where(np.eye(8), 1, found.kept) + share * np.outer(x[7], x[7]).astype(np.float64)
     np.testing.assert_allclose(found.matrix(), want, rtol=1e-5)
     np.testing.assert_allclose(found.diagonal(), np.diag(want), rtol=1e-5)
     cross = given.cross()
     assert cross.hessian.kept == found.kept
     both = others.T.astype(np.float64) @ np.delete(then, 7, axis=0) / 301
-    want = both * np.where(np.eye(8), 1, found.kept) + np.outer(x[7], then[7]).astype(np.float64) / 301
+    want = both * np.where(np.eye(8), 1, found.kept) + share * np.outer(x[7], then[7]).astype(np.float64)
     np.testing.assert_allclose(cross.cross(), want, rtol=1e-4, atol=1e-5)
 
 

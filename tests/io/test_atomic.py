@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -142,6 +142,36 @@ def test_a_temporary_file_that_is_taken_for_one_left_behind(tmp_path: Path, monk
         Path(temporary).write_text("all of it")
     assert (tmp_path / "target").read_text() == "all of it"
     assert len(made) == 2
+
+
+@posix
+@pytest.mark.parametrize("write", [replace_file, new_folder])
+def test_interrupted_at_any_call_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer
+) -> None:
+    """Ctrl-C is heard where a call ends: what that made is removed, or has taken its place."""
+    calls = {name: getattr(os, name) for name in ("open", "close", "mkdir", "listdir", "fsync", "replace", "rename")}
+    heard, left = set(), 0
+
+    def interrupted(name: str) -> Callable[..., object]:
+        def call(*given: object, **more: object) -> object:
+            nonlocal left
+            found, left = calls[name](*given, **more), left - 1
+            if left == 0:
+                heard.add(name)
+                raise KeyboardInterrupt
+            return found
+
+        return call
+
+    for name in calls:
+        monkeypatch.setattr(os, name, interrupted(name))
+    for at in range(1, 20):
+        left = at
+        with suppress(KeyboardInterrupt), write(tmp_path / str(at)):
+            pass
+        assert set(calls["listdir"](tmp_path)) <= set(map(str, range(at + 1))), at
+    assert heard == set(calls) - ({"mkdir", "rename"} if write is replace_file else {"replace"})
 
 
 def test_where_there_are_no_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

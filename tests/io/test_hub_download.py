@@ -18,7 +18,7 @@ from octavo.errors import ChoiceError, HubError
 from octavo.io.hub import HubName, Pulled, parse, pull
 from octavo.io.hub import retries as patience_module
 from octavo.io.hub.download import offered
-from octavo.io.hub.download_cache import PARTIAL, cached, folder_of
+from octavo.io.hub.download_cache import PARTIAL, add, cached, folder_of
 from octavo.io.hub.inventory import installed
 from octavo.io.hub.retries import retry_after
 from octavo.io.model_path import locate_adapter
@@ -182,6 +182,16 @@ def test_what_another_left_is_looked_at(repository: Repository, left: bytes) -> 
     with pytest.raises(HubError, match="corrupted in the download, and removed"):
         pull(NAME)
     assert Path(pulled().path).read_bytes() == DATA
+
+
+def test_an_interrupted_reference_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(source: str, target: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        add(str(tmp_path), "c" * 40, "main")
+    assert os.listdir(tmp_path / "refs") == []
 
 
 def test_a_file_that_was_cut_is_replaced(repository: Repository) -> None:

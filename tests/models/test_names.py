@@ -25,7 +25,10 @@ KEYS = {
 )}
 
 
-NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",)}
+NEWER: dict[str, tuple[str, ...]] = {
+    "deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",),
+    "mimo2": ("nextn.", "layer_output_norm"), "qwen35": ("nextn.",), "qwen35moe": ("nextn.",), "qwen3next": ("nextn.",),
+}
 """What names of tensors begin with that llama.cpp's converters know, and the package does not yet, or that they change
 first."""
 

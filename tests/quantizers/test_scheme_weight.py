@@ -55,6 +55,13 @@ def test_what_is_read_is_what_was_rounded(name: str, source: Path, tmp_path: Pat
     assert (group["input_activations"] is not None) == scheme.tokens
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", CHECKPOINT_SCHEMES)
+def test_rows_of_zeros_stay_zeros_without_a_warning(name: str) -> None:
+    scheme, rows = CHECKPOINT_SCHEMES[name], np.zeros((128, 256), np.float32)
+    assert not values_of(scheme, nearest(scheme, rows)).any()
+
+
 LAYOUTS = [(name, scheme) for name, writer in WRITERS.items() for scheme in writer.rows if name != "compressed-tensors"]
 
 

@@ -19,8 +19,8 @@ from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation.draft_model import DraftModel
 from octavo.runtime.speculation.drafter import Drafter
-from octavo.runtime.speculation.head_drafter import HeadDrafter
 from octavo.runtime.speculation.history_drafter import HistoryDrafter
+from octavo.runtime.speculation.layered_drafter import head_drafter
 from octavo.runtime.speculation.verification import Speculator
 
 ASKED = (
@@ -115,7 +115,7 @@ class Drafts:
         core = plain_core(model)
         drafters = list[Drafter]()
         if self.kind in ("mtp", "draft"):
-            drafters += [] if model.head is None else [HeadDrafter(model.head, core.n_known)]
+            drafters += [] if model.head is None else [head_drafter(model.head, core.n_known)]
             drafters += [] if model.draft is None else [DraftModel(model.draft, core.n_known)]
             if not drafters:
                 problem = "there is no head in the file, and no draft model or head beside it: --draft MODEL names one"

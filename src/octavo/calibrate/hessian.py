@@ -77,7 +77,11 @@ class Hessian:
         return mean
 
     def add_whole(self, x: Any, y: Any | None = None) -> None:
-        """Count vectors x, and y beside them, [T, K] each, whatever `kept` is: those that a text has few of."""
+        """Count vectors x, and y beside them, [T, K] each, whatever `kept` is: those that a text has few of.
+
+        Where their squares add up to more than those of all others they are weighed down to these: codes would be good
+        for a few first tokens alone that are hundreds of times as long.
+        """
         _require_vectors(x, self.name, self.size)
         _require_finite(x, self.name)
         self._whole.append((x, x if y is None else y))
@@ -85,14 +89,22 @@ class Hessian:
 
     def _with_whole(self, mean: Any, *, upper: bool) -> Any:
         """A mean with the vectors that count whole; with `upper` by themselves, else beside the others."""
+        share = self._share_of_whole() / max(self.tokens, 1)
         for x, y in self._whole:
-            _add_products(mean, x / self.tokens, x if upper else y, upper=upper)
+            _add_products(mean, x * share, x if upper else y, upper=upper)
         return mean
 
+    def _share_of_whole(self) -> float:
+        """What vectors that count whole count, 1 at most."""
+        long = sum(float((arrays.double(x) ** 2).sum()) for x, _ in self._whole)
+        others = float(on_host(self._sum.diagonal()).sum(dtype=np.float64))
+        return min(1.0, others / long) if others and long else 1.0
+
     def diagonal(self) -> npt.NDArray[np.float64]:
-        """Mean squares of the channels, float64 [K]: what an importance matrix has."""
+        """The diagonal of `matrix`, float64 [K]: mean squares of the channels."""
         whole = sum((on_host((x * x).sum(0)).astype(np.float64) for x, _ in self._whole), np.zeros(self.size))
-        return (on_host(self._sum.diagonal()).astype(np.float64) + whole) / max(self.tokens, 1)
+        own = on_host(self._sum.diagonal()).astype(np.float64)
+        return (own + self._share_of_whole() * whole) / max(self.tokens, 1)
 
 
 class CrossHessian:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from octavo.huggingface.config.rope_config import rope_tensors
 from octavo.huggingface.config.sentence import read_sentence
 from octavo.huggingface.config.unread import log_unread_keys
 from octavo.huggingface.config.wrapper import log_others, text_name, text_part, wrapper_of
+from octavo.huggingface.tensors.next_layers import count_layers, names_behind
 from octavo.huggingface.tensors.row_orders import Moved
 from octavo.huggingface.tensors.tensors import gguf_tensors, layer_numbers
 from octavo.huggingface.tokenizer import world_vocab
@@ -57,16 +59,21 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     whole = Config(checkpoint.config, checkpoint.path("config.json"))
     config = in_usual_words(text_part(checkpoint, whole))
     architecture, sentence = find_architecture(config), read_sentence(checkpoint)
+    named: Callable[[str], str | None] | None = None if wrapper_of(whole) is None else text_name
+    if architecture.next_layer is not None and architecture.next_layer.apart:
+        count = count_layers(filter(None, map(named or str, checkpoint.tensors)), architecture)
+        if count or config.values.get("num_nextn_predict_layers"):
+            config = config.replaced({**config.values, "num_nextn_predict_layers": count})
+        named = names_behind(named or str, architecture, config.n_layer, count)
     keys = read_keys(config) | sentence.keys
     numbers = layer_numbers(checkpoint, architecture, keys["block_count"])
     hp = read_hyperparams(config, keys, numbers)
     constants = rope_tensors(config, architecture, hp)
-    named = None if wrapper_of(whole) is None else text_name
     moved = Moved()
     tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors, named, moved)
     tokenizer = open_tokenizer(checkpoint, architecture.vocabulary)
     words = vocabulary(checkpoint, tokenizer, hp.n_vocab, architecture.vocabulary)
-    if named is not None:
+    if wrapper_of(whole) is not None:
         log_others(checkpoint)
     log_unread_keys(checkpoint, whole, config, experts=hp.n_expert > 0)
     name = {"general.name": shown_name(checkpoint.folder) or "model"}

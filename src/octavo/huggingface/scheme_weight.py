@@ -74,9 +74,9 @@ def _nearest(scheme: CheckpointScheme, values: F32, factor: float) -> Coded:
     if scheme.square:
         return _squares(values)
     assert fmt.encode is not None
-    planes = fmt.encode(fmt, values if factor == 1 else values * np.float32(factor))
-    assert planes.d is not None
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
+        planes = fmt.encode(fmt, values if factor == 1 else values * np.float32(factor))
+        assert planes.d is not None
         d = as_f16(planes.d) if fmt.fields[0].kind == "f16" else planes.d
     if not np.isfinite(d).all():
         raise QuantFormatError(f"the value {np.abs(values).max():g} is beyond the range of {fmt.name}'s scales")

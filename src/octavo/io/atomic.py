@@ -99,18 +99,16 @@ def replace_file(path: str | os.PathLike[str], *, flush: bool = True, mode: int 
     _require_regular(path)
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
-    with _temporary(folder, partial(_create, mode)) as temporary:
+    with _temporary(folder, partial(_create, mode), os.unlink) as temporary:
         try:
             yield temporary
-            if flush:
-                _flush(temporary, os.O_RDWR)
-            os.replace(temporary, target)
-        except BaseException as error:
-            with suppress(OSError):  # the first error is the one to tell of
-                os.unlink(temporary)
-            if isinstance(error, FileError) and error.file == temporary:
+        except FileError as error:
+            if error.file == temporary:
                 raise error.of(path) from None
             raise
+        if flush:
+            _flush(temporary, os.O_RDWR)
+        os.replace(temporary, target)
     if flush and os.name == "posix":
         _flush(folder, os.O_RDONLY)
 
@@ -136,39 +134,43 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
         raise FileError("is not a folder", file=path)
     target = os.path.realpath(path)
     parent = os.path.dirname(target)
-    with _temporary(parent, os.mkdir) as temporary:
+    with _temporary(parent, os.mkdir, partial(shutil.rmtree, ignore_errors=True)) as temporary:
         try:
             yield temporary
-            for inner, _, names in os.walk(temporary, topdown=False):
-                for name in names:
-                    _flush(os.path.join(inner, name), os.O_RDWR)
-                if os.name == "posix":
-                    _flush(inner, os.O_RDONLY)
-            if os.name != "posix" and os.path.isdir(target):
-                os.rmdir(target)  # renaming onto an empty folder is POSIX's
-            os.rename(temporary, target)
-        except BaseException as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if isinstance(error, FileError) and (error.file or "").startswith(temporary + os.sep):
+        except FileError as error:
+            if (error.file or "").startswith(temporary + os.sep):
                 raise error.of(os.path.join(path, os.path.relpath(error.file or "", temporary))) from None
             raise
+        for inner, _, names in os.walk(temporary, topdown=False):
+            for name in names:
+                _flush(os.path.join(inner, name), os.O_RDWR)
+            if os.name == "posix":
+                _flush(inner, os.O_RDONLY)
+        if os.name != "posix" and os.path.isdir(target):
+            os.rmdir(target)  # renaming onto an empty folder is POSIX's
+        os.rename(temporary, target)
     if os.name == "posix":
         _flush(parent, os.O_RDONLY)
 
 
 @contextmanager
-def _temporary(folder: str, make: Callable[[str], None]) -> Iterator[str]:
-    """A new temporary file or folder in `folder`, made by `make`, locked; what others left there goes first."""
+def _temporary(folder: str, make: Callable[[str], None], remove: Callable[[str], None]) -> Iterator[str]:
+    """A new temporary file or folder in `folder`, made by `make`, locked; what others left there goes first.
+
+    Unless the block gave it another name it is removed in the end, also where a signal raises before the block begins.
+    """
     _remove_left_behind(folder)
-    lock = None
-    while lock is None:
-        path = os.path.join(folder, f".octavo-{secrets.token_hex(8)}.tmp")
-        make(path)
-        lock = _locked(path)
+    path, lock = "", None
     try:
+        while lock is None:
+            path = os.path.join(folder, f".octavo-{secrets.token_hex(8)}.tmp")
+            make(path)
+            lock = _locked(path)
         yield path
     finally:
-        if lock >= 0:
+        with suppress(OSError):  # the first error is the one to tell of
+            remove(path)
+        if lock is not None and lock >= 0:
             os.close(lock)
 
 

@@ -24,7 +24,8 @@ from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.engine.tensor_overrides import CpuExperts, overrides
 from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
-from octavo.runtime.speculation.draft_sources import sources
+from octavo.runtime.speculation.draft_sources import draft_sources, in_words
+from octavo.runtime.speculation.layered_drafter import needed_by
 from octavo.runtime.speculation.open_draft import open_draft
 from octavo.runtime.speculation.open_head import (
     open_draft_file,
@@ -177,13 +178,13 @@ def model_of(
         engine, head = _with_head(architecture, backends, config, drafts)
         engine.lora = lora
         if drafts is not None and (head is None or head.model.file is file):
-            drafting = open_draft(drafts, engine, tokenizer)
+            drafting = open_draft(drafts, engine, tokenizer, 0 if head is None else needed_by(head))
         before(engine)
         for one in (engine, head, drafting):
             if one is not None:
                 one.load()
         if not engine.config.embeds:
-            log.info("%s: drafts: %s", shown_name(file.path), sources(engine, head, drafting))
+            log.info("%s: drafts: %s", shown_name(file.path), in_words(draft_sources(engine, head, drafting)))
         return Model(file, engine, tokenizer, lora, drafting, head)
     except BaseException:
         for opened in (file, drafts):

@@ -34,6 +34,7 @@ from octavo.runtime.grammar.grammar import Grammars
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request, RequestOutput, State
+from octavo.runtime.speculation.draft_sources import draft_sources
 from octavo.server.engine.channel import Channel, ChannelError
 from octavo.server.engine.engine_model import load_model
 from octavo.server.engine.engine_protocol import (
@@ -43,6 +44,7 @@ from octavo.server.engine.engine_protocol import (
     Asks,
     Broken,
     Cancel,
+    DraftInfo,
     Embed,
     EngineOutput,
     Failed,
@@ -361,7 +363,10 @@ def info_of(model: Model, adapters: Sequence[AdapterInfo] = ()) -> Info:
         n_pages=engine.pool.n_pages, page_size=PAGE_SIZE, max_sequences=engine.config.max_sequences,
         device=engine.backends[0].name, embeds=embeds, pid=os.getpid(),
         pooling=model.embedder.pooling if embeds else None, max_loras=engine.config.max_loras, adapters=[*adapters],
-        has_draft=model.draft is not None or model.head is not None,
+        drafts=[] if embeds else [
+            DraftInfo(one.kind, one.tokens, None if one.file is None else one.file.path)
+            for one in draft_sources(engine, model.head, model.draft)
+        ],
     )
 
 

@@ -34,6 +34,19 @@ def block(seed: int = 7, *, exact: bool = False) -> dict[str, np.ndarray]:
     return found
 
 
+def blocks(count: int, *, exact: bool = False) -> dict[str, np.ndarray]:
+    """The tensors of several such layers, one behind the other."""
+    return {
+        name.replace(f"blk.{LAYERS}.", f"blk.{LAYERS + i}."): value
+        for i in range(count) for name, value in block(7 + i, exact=exact).items()
+    }
+
+
+def several(count: int) -> dict[str, int]:
+    """What metadata say of them."""
+    return {"qwen3.block_count": LAYERS + count, "qwen3.nextn_predict_layers": count}
+
+
 def keys(**more: Any) -> dict[str, Any]:
     return tiny.metadata() | {"qwen3.block_count": LAYERS + 1, "qwen3.nextn_predict_layers": 1} | more
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import BackendError, HostMemoryError, ModelError, UsageError
 from octavo.io.gguf import GGUFFile
+from octavo.io.system_memory import Room
 from octavo.models import read_model
 from octavo.models.shared.next_layer import head_of
 from octavo.runtime import loading
@@ -24,9 +26,13 @@ from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.loading import open_model
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.scheduler.request import Request
+from octavo.runtime.speculation import open_draft
 from octavo.runtime.speculation.head_drafter import CATCH_UP, HeadDrafter
+from octavo.runtime.speculation.layered_drafter import needed_by
+from octavo.runtime.speculation.open_head import own_head
+from octavo.server.worker import info_of
 from tests.runtime import tiny
-from tests.runtime.speculation.heads import block, write_head, write_with_head
+from tests.runtime.speculation.heads import block, blocks, several, write_head, write_with_head
 from tests.runtime.speculation.test_verification import DRAWN, GREEDY, PENALTY, PROMPTS, replies, request
 
 HOT = SamplingParams(temperature=1.0, seed=11)
@@ -292,6 +298,77 @@ def test_what_drafts_is_logged(alphabet_path: str, tmp_path: Path, caplog: pytes
             caplog.clear()
             octavo.load(path, device="reference", n_ctx=64, **options).close()
             assert any(f": drafts: {words}" in one for one in caplog.messages), caplog.messages
+
+
+def test_what_drafts_is_told_to_the_server(alphabet_path: str, tmp_path: Path) -> None:
+    """As /props has it: kinds, files, and the most tokens of a draft."""
+    layers = write_with_head(tmp_path / "layers.gguf", tiny.tensors(), blocks(3), **several(3))
+    tiny.write(tmp_path / "m.gguf")
+    plain = [("grammar", 7, None), ("text", 7, None), ("replies", 7, None)]
+    given: list[tuple[str, dict[str, Any], list[tuple[str, int, str | None]]]] = [
+        (layers, {}, [*plain, ("mtp", 3, layers)]),
+        (alphabet_path, {"speculate": "mtp"}, [plain[0], ("mtp", 7, alphabet_path)]),
+        (alphabet_path, {"draft": tmp_path / "m.gguf", "speculate": "draft"},
+         [plain[0], ("draft", 7, str(tmp_path / "m.gguf"))]),
+        (alphabet_path, {"speculate": "lookup"}, plain),
+        (alphabet_path, {"speculate": "off"}, []),
+    ]
+    for path, options, want in given:
+        with octavo.load(path, device="reference", n_ctx=64, **options) as model:
+            info = info_of(model)
+            assert [(one.kind, one.tokens, one.file) for one in info.drafts] == want
+            assert info.has_draft == any(file for _, _, file in want)
+
+
+@pytest.mark.parametrize("option", ["tensor_parallel", "pipeline"])
+def test_a_model_that_is_divided_has_no_head(
+    option: str, alphabet_path: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What asks for one is refused before anything is started; by default a line says that it is left out."""
+    tiny.write(tmp_path / "m.gguf", weights=tiny.alphabet(endless=True))
+    head, divided = write_head(tmp_path / "head.gguf", block(exact=True)), {option: 2}
+    given: list[tuple[Any, dict[str, Any]]] = [
+        (alphabet_path, {"speculate": "mtp"}), (tmp_path / "m.gguf", {"draft": head}),
+    ]
+    for path, options in given:
+        with pytest.raises(UsageError, match=f"{option} is 2, but a head computes with a whole model .allowed: 1, or"):
+            octavo.load(path, device="cpu", threads=2, n_ctx=64, weight_cache=False, **options, **divided)
+    with GGUFFile.open(alphabet_path) as file:
+        backend: Any = SimpleNamespace(communicator=SimpleNamespace(ranks=2) if option == "tensor_parallel" else None)
+        config = EngineConfig(speculate="auto", pipeline=2 if option == "pipeline" else 1)
+        assert own_head(read_model(file), config, backend) is None
+    (told,) = caplog.messages
+    assert told.startswith(f"alphabet.gguf: its layer that guesses tokens is left out: {option} is 2")
+
+
+def test_what_drafts_is_counted_before_it_is_loaded(
+    alphabet_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head with the step that makes its guesses at once, all of its layers, and a draft model beside a head."""
+    with octavo.load(alphabet_path, device="cpu", threads=1, n_ctx=64, weight_cache=False) as model:
+        assert model.head is not None
+        main, head = model.engine.needs().total, needed_by(model.head)
+        assert head > model.head.needs().total
+    path = write_with_head(tmp_path / "m.gguf", tiny.alphabet(endless=True), blocks(3), **several(3))
+    with octavo.load(path, device="cpu", threads=1, n_ctx=64, weight_cache=False) as model:
+        assert model.head is not None
+        assert needed_by(model.head) == 3 * model.head.needs().total
+    tiny.write(tmp_path / "small.gguf")
+    small: dict[str, Any] = {"draft": tmp_path / "small.gguf"}
+    with octavo.load(alphabet_path, device="cpu", threads=1, n_ctx=64, weight_cache=False, **small) as model:
+        assert model.head is not None
+        assert model.draft is not None
+        draft = model.draft.needs().total
+    given: list[tuple[dict[str, Any], int, str]] = [
+        ({"speculate": "mtp"}, main + head - 1, "for its head"),
+        (small, main + head + draft - 1, "for its draft model and head"),
+    ]
+    for options, free, words in given:
+        monkeypatch.setattr(open_draft, "room", lambda free=free: Room(free))
+        with pytest.raises(HostMemoryError, match=words):
+            octavo.load(alphabet_path, device="cpu", threads=1, n_ctx=64, weight_cache=False, **options)
+    monkeypatch.setattr(open_draft, "room", lambda: Room(main + head))
+    octavo.load(alphabet_path, device="cpu", threads=1, n_ctx=64, speculate="mtp", weight_cache=False).close()
 
 
 def test_a_head_that_does_not_fit_is_left_out(

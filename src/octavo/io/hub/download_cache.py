@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from octavo.errors import HubError, listed
+from octavo.io.atomic import replace_file
 from octavo.io.hub.name import HubName
 from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, meant, variants
 
@@ -160,10 +161,8 @@ def is_there(folder: str, commit: str, entry: RepoFile) -> bool:
 
 def _write(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="ascii") as file:
+    with replace_file(path, flush=False) as temporary, open(temporary, "w", encoding="ascii") as file:
         file.write(text)
-    os.replace(temporary, path)
 
 
 def shown_name(path: str | os.PathLike[str]) -> str:

@@ -53,12 +53,11 @@ ARCH = Architecture(
     name="qwen35",
     network=decoder(FeedForward()),
     keys=KEYS,
-    next_layer=NextLayer(),
+    next_layer=NextLayer(apart=True),
     sizes=Sizes(kind=DeltaNet, complete=delta_net.complete),
     classes={"Qwen3_5ForCausalLM": delta_net.config_keys},
     only={"attention_bias": False},
     rotary_part=0.25,
     names=NAMES | names.FFN,
-    unused=("mtp.",),
     layout=TensorLayout(converted=converted),
 )

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import experts, layers, names
-from octavo.models.shared.architecture import Architecture, Sizes
-from octavo.models.shared.config import Config, Keys, local_rope, rope_parameters
-from octavo.models.shared.decoder import CustomPart, Decoder, FeedForward
+from octavo.models.shared.architecture import Architecture, NextLayer, Sizes
+from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys, rope_parameters
+from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder, FeedForward
 from octavo.models.shared.experts import SIGMOID, Routed
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
@@ -49,7 +49,8 @@ def complete(r: MetadataReader, hp: Mimo2) -> Mimo2:
     if not r.has(experts.N_DENSE):  # which llama.cpp's files don't say
         found["n_dense"] = next((i for i in range(hp.n_layer) if f"blk.{i}.ffn_gate_inp.weight" in r.shapes), 0)
     local = replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0))
-    return replace(hp, **found, rope_local=local, value_dim=value, layer_kv=kv)
+    windowed = hp.next_windowed or (True,) * hp.n_next
+    return replace(hp, **found, rope_local=local, value_dim=value, layer_kv=kv, next_windowed=windowed)
 
 
 def attention_tensors(hp: Mimo2, layer: int) -> Tensors:
@@ -84,9 +85,8 @@ def attention(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int) -> No
     return layers.scaled(g, layers.linear(g, b, "attn_output", y), hp.value_scale)
 
 
-def feed_forward_tensors(hp: Mimo2, layer: int) -> Tensors:
-    if layer < hp.n_layer:
-        return experts.feed_forward_tensors(hp, layer)
+def next_tensors(hp: Mimo2, layer: int) -> Tensors:
+    """Of a layer that guesses tokens, whose feed-forward is dense."""
     return FeedForward().tensors(hp, layer) | layers.norms(hp.n_embd, "layer_output_norm")
 
 
@@ -99,12 +99,13 @@ def config_keys(config: Config) -> Keys:
     config.only({"swa_head_dim": head, "swa_v_head_dim": value, "swa_num_attention_heads": heads})
     kv = config.size("num_key_value_heads", heads, 4)
     local = config.size("swa_num_key_value_heads", heads, 2 * kv)
-    windowed, width = windowed_layers(config, 0), LIMITS[WINDOW]
+    guessing, width = nextn_keys(config), LIMITS[WINDOW]
+    windowed = windowed_layers(config, 0) + [True] * guessing.get(NEXTN, 0)
     seen = config.values.get("sliding_window_size")  # of tokens before, in the authors' code
     window = config.size("sliding_window", width) if seen is None else 1 + config.size("sliding_window_size", width - 1)
     return {
         **experts.config_keys(config, SIGMOID, normalized=True), **experts.group_keys(config),
-        **_rope_keys(config, head),
+        **_rope_keys(config, head), **guessing,
         "attention.key_length": head, "attention.value_length": value, WINDOW: window,
         KV_HEADS: [local if here else kv for here in windowed], PATTERN: windowed,
         VALUE_SCALE: config.real("attention_value_scale", 1.0),
@@ -142,21 +143,27 @@ ARCH = Architecture(
     name="mimo2",
     network=Decoder(
         mixer=CustomPart(attention_tensors, attention),
-        feed_forward=CustomPart(feed_forward_tensors, experts.feed_forward),
+        feed_forward=ByLayer(
+            lambda hp, layer: layer < hp.n_layer, experts.FEED_FORWARD,
+            CustomPart(next_tensors, lambda g, hp, b, h, layer: layers.ffn(g, b, h)),
+        ),
     ),
-    keys=(*experts.KEYS, Key("value_scale", VALUE_SCALE, default=USUAL_SCALE), LOCAL_BASE, NEXTN),
+    keys=(*experts.KEYS, Key("value_scale", VALUE_SCALE, default=USUAL_SCALE), LOCAL_BASE),
     windows=Windows(listed=True),
     sizes=Sizes(kind=Mimo2, complete=complete, equal_lengths=False, differs={KV_HEADS: ANY}),
     experts=True,
+    next_layer=NextLayer(
+        reads_normed=False, gives_normed=False, norm="layer_output_norm", chained=False, apart=True,
+    ),
     classes={"MiMoV2FlashForCausalLM": config_keys},
     only={
         "topk_method": "noaux_tc", "attention_bias": False, "add_swa_attention_sink_bias": True,
         "add_full_attention_sink_bias": False,
     },
     names=names.NORMS | names.ATTENTION | names.FFN | names.ROUTED | {
-        "self_attn.sinks": "attn_sinks", "self_attn.attention_sink_bias": "attn_sinks",
+        "self_attn.sinks": "attn_sinks", "self_attn.attention_sink_bias": "attn_sinks", **names.NEXTN,
+        "pre_mlp_layernorm": "ffn_norm", "final_layernorm": "layer_output_norm",
     },
     key_aliases={"layernorm_epsilon": "rms_norm_eps"},
     ropes=("default",),
-    unused=("mtp.",),
 )

@@ -11,9 +11,9 @@ from typing import Any
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import experts, layers, names
-from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
+from octavo.models.shared.architecture import Architecture, NextLayer, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys
-from octavo.models.shared.decoder import Attention, CustomPart, Decoder, FeedForward
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder
 from octavo.models.shared.experts import SIGMOID, Routed
 from octavo.models.shared.hparams import local_base
 from octavo.models.shared.reader import ANY, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
@@ -99,13 +99,12 @@ def attention(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> N
 
 
 def feed_forward_tensors(hp: Step35, layer: int) -> Tensors:
-    dense = FeedForward().tensors(hp, layer) if layer >= hp.n_layer else {}  # those that guess tokens have either
-    return dense | experts.feed_forward_tensors(hp, layer)
+    return experts.dense_tensors(hp, layer) if layer >= hp.n_layer else experts.feed_forward_tensors(hp, layer)
 
 
 def feed_forward(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> Node:
     shared = _gated(g, hp.shared_clamps[layer])
-    if layer < hp.n_dense:
+    if layer < hp.n_dense or layer >= hp.n_layer:
         return layers.ffn(g, b, h, gated=shared)
     y = layers.through_experts(g, b, h, *experts.chosen(g, hp, b, h), _gated(g, hp.clamps[layer]))
     return g.add(y, layers.ffn(g, b, h, "_shexp", gated=shared)) if hp.n_ff_shared else y
@@ -204,10 +203,11 @@ ARCH = Architecture(
     network=Decoder(
         mixer=CustomPart(attention_tensors, attention), feed_forward=CustomPart(feed_forward_tensors, feed_forward)
     ),
-    keys=(*experts.KEYS, local_base(), NEXTN, EVERY, *CLAMPS.values()),
+    keys=(*experts.KEYS, local_base(), EVERY, *CLAMPS.values()),
     windows=Windows(listed=True),
     sizes=Sizes(kind=Step35, complete=complete, differs={HEADS: ANY, KV_HEADS: ANY, FF_WIDTH: ANY}),
     experts=True,
+    next_layer=NextLayer(reads_normed=False, gives_normed=False),
     only={
         "moe_router_activation": "sigmoid", "moe_every_n_layer": 1, "use_head_wise_attn_gate": True,
         "use_moe_router_bias": True, "attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False,

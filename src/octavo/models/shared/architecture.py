@@ -133,11 +133,16 @@ class NextLayer:
     reads_normed  the model's hidden states are those behind its last norm, otherwise those before it
     gives_normed  what it gives for the next guess is behind its own last norm, otherwise before it
     norm          that norm; where a file lacks it, it is the model's
+    chained       of several layers each reads what the one before it gave at the same position, otherwise all of them
+                  what the model gave there
+    apart         in a checkpoint they lie under `mtp.`, otherwise behind the others
     """
 
     reads_normed: bool = True
     gives_normed: bool = True
     norm: str = "nextn.shared_head_norm"
+    chained: bool = True
+    apart: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers, names
-from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.config import Config, Keys, nextn_keys
 from octavo.models.shared.conversion import of_scan, of_values
 from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, LayerPart, NormNames
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import LIMITS, MetadataReader, brief
+from octavo.models.shared.reader import LIMITS, NEXTN, MetadataReader, brief
 from octavo.models.shared.states import Hybrid, taps_of
 from octavo.models.shared.weights import Tensors, Weights, matrix, vector
 from octavo.models.shared.windows import periodic
@@ -152,11 +152,12 @@ def of_length(g: GraphBuilder, x: Node, length: float, name: str) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for kinds of layers that are not known."""
-    return {INNER: config.size("linear_num_value_heads", MOST) * config.size(VALUE_HEAD, MOST)} | _layer_keys(config)
+    inner, guessing = config.size("linear_num_value_heads", MOST) * config.size(VALUE_HEAD, MOST), nextn_keys(config)
+    return {INNER: inner} | guessing | _layer_keys(config, guessing.get(NEXTN, 0))
 
 
-def _layer_keys(config: Config) -> Keys:
-    """Which layers have attention: the last of each period, or as a list says."""
+def _layer_keys(config: Config, guessing: int) -> Keys:
+    """Which layers have attention: the last of each period, or as a list says, and those that guess tokens."""
     n, kinds = config.n_layer, "layer_types"
     if (found := config.values.get(kinds)) is None:
         return {INTERVAL: config.size(INTERVAL, LIMITS["block_count"], 4)}
@@ -164,7 +165,8 @@ def _layer_keys(config: Config) -> Keys:
         raise config.error(kinds, f"is {brief(found)}", f"{n} of linear_attention, full_attention")
     recurrent = [kind == "linear_attention" for kind in found]
     interval = recurrent.index(False) + 1 if False in recurrent else n + 1
-    return {INTERVAL: interval} if recurrent == periodic(n, interval) else {RECURRENT: recurrent}
+    regular = recurrent == periodic(n, interval)
+    return {INTERVAL: interval} if regular else {RECURRENT: recurrent + [False] * guessing}
 
 
 def converted(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
@@ -174,7 +176,7 @@ def converted(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
     return of_scan(name, tensor)
 
 
-NAMES = names.LATE_NORMS | names.ATTENTION | names.QK_NORMS | {
+NAMES = names.LATE_NORMS | names.ATTENTION | names.QK_NORMS | names.NEXTN | {
     "linear_attn.conv1d": "ssm_conv1d", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
     "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
 }

@@ -14,7 +14,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers
 from octavo.models.shared.architecture import Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import CustomPart, FeedForward
+from octavo.models.shared.decoder import ByLayer, CustomPart, FeedForward
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights, vector
@@ -91,6 +91,19 @@ def feed_forward(g: GraphBuilder, hp: Routed, b: Weights, h: Node, layer: int) -
 
 
 FEED_FORWARD = CustomPart(feed_forward_tensors, feed_forward)
+
+
+def dense_tensors(hp: Routed, layer: int) -> Tensors:
+    """Of a layer that guesses tokens, which is computed with a dense feed-forward; a file may have experts there."""
+    others = {name: replace(want, optional=True) for name, want in feed_forward_tensors(hp, layer).items()}
+    return others | FeedForward().tensors(hp, layer)
+
+
+DENSE_NEXT = ByLayer(
+    lambda hp, layer: layer < hp.n_layer, FEED_FORWARD,
+    CustomPart(dense_tensors, lambda g, hp, b, h, layer: layers.ffn(g, b, h)),
+)
+"""Experts, and a dense feed-forward in layers that guess tokens."""
 
 
 def chosen(g: GraphBuilder, hp: Routed, b: Weights, h: Node) -> tuple[Node, Node]:

@@ -51,13 +51,30 @@ class HeadSpec(ModelSpec, ABC):
         """The tensors that it reads of its model: those that its file lacks, if it has one of its own."""
         return SHARED if self.file is self.main.file else SHARED - self.file.tensors.keys()
 
+    @property
+    def later(self) -> tuple[HeadSpec, ...]:
+        """Further layers of its file, each of which makes the guess behind that of the one before; none: this one makes
+        all."""
+        return ()
+
+    @property
+    def reads_given(self) -> bool:
+        """Of a later layer: it reads what the one before it gave, otherwise what the model gave."""
+        return False
+
+    @property
+    def gives_all(self) -> bool:
+        """It gives hidden states of all tokens, for a later layer to read, not only of the outputs."""
+        return False
+
     @abstractmethod
     def tap(self, g: GraphBuilder, residuals: Sequence[Node], last: Node) -> Node:
         """What a step of the model gives for the head, [T, width]; see `Tap`."""
 
     @abstractmethod
     def build(self, g: GraphBuilder, hidden: Node) -> tuple[Node, Node]:
-        """Logits [outputs, n_vocab] of the model's vocabulary, and hidden states [outputs, width].
+        """Logits [outputs, n_vocab] of the model's vocabulary, and hidden states [outputs, width], or [T, width] where
+        it `gives_all`.
 
         hidden  [T, width], of the model or of the head itself, beside `g.tokens`
         """

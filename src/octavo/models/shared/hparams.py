@@ -30,7 +30,8 @@ class Hyperparams:
     n_labels     scores that the classifier of a reranker gives
     n_window     tokens that a token of some layers sees, itself among them; None where all layers see all before it
     windowed     whether each layer has the window; empty where the file does not say which do
-    n_next       layers behind these that guess tokens beyond the next one, which are not computed
+    n_next       layers behind these that guess tokens beyond the next one, which a head computes
+    next_windowed  whether each of these has the window; empty: none
     joined       q, k and v are rows of one matrix
     n_ff_shared  width of the feed-forward that all tokens go through beside their experts, 0 where there is none
     rope_local   of layers with a window, where these have one of their own
@@ -62,6 +63,7 @@ class Hyperparams:
     n_window: int | None = None
     windowed: tuple[bool, ...] = ()
     n_next: int = 0
+    next_windowed: tuple[bool, ...] = ()
     joined: bool = False
     n_ff_shared: int = 0
     rope_local: Rope | None = None

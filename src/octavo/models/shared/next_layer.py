@@ -2,7 +2,10 @@
 
 At position i such a layer is given [enorm(embedding of token i + 1); hnorm(hidden state of i)] times `eh_proj`; a norm
 and the output matrix make logits of what it gives. The embedding and the output are the model's where a file has none
-of its own. Of several layers the first makes all guesses, as vLLM has it for MiMo-V2: it reads what it gave itself.
+of its own. One layer makes all guesses: it reads what it gave itself.
+
+Of several layers each makes one guess. Layer k reads at position i the token at i + 1 + k, and what layer k - 1 gave at
+i or, in some models, what the model gave there (SGLang, multi_layer_eagle_worker.py).
 
 A head is the block behind a model's layers, in its file or in a file that has nothing else.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from octavo.errors import ModelError
 from octavo.formats import QTensor
@@ -34,12 +38,30 @@ OWN = {"token_embd": "nextn.embed_tokens", "output": "nextn.shared_head_head"}
 
 @dataclass(frozen=True, kw_only=True)
 class NextLayerHead(HeadSpec):
-    """The first layer behind a model's own; `file` has its tensors."""
+    """A layer behind a model's own; `file` has its tensors.
+
+    number  among the `count` layers that the file has for guesses
+    """
+
+    number: int = 0
+    count: int = 1
 
     @property
     def layer(self) -> int:
-        """Its number."""
-        return self.main.hparams.n_layer
+        """Its number among all layers."""
+        return self.main.hparams.n_layer + self.number
+
+    @property
+    def later(self) -> tuple[NextLayerHead, ...]:
+        return tuple(replace(self, number=i) for i in range(self.number + 1, self.count))
+
+    @property
+    def reads_given(self) -> bool:
+        return self.how.chained and self.number > 0
+
+    @property
+    def gives_all(self) -> bool:
+        return self.how.chained and bool(self.later)
 
     @property
     def how(self) -> NextLayer:
@@ -60,6 +82,8 @@ class NextLayerHead(HeadSpec):
         x = network.build_layer(g, hp, b, layers.linear(g, b, "nextn.eh_proj", x), i)
         norm = network.output_norm if b.get(self.how.norm) is None else f"blk.{i}.{self.how.norm}"
         logits = replace(network, output_norm=norm).output(g, hp, w, x)
+        if self.gives_all:
+            return logits, layers.norm(g, hp, w, norm, x) if self.how.gives_normed else x
         normed = before_output(logits)
         return logits, normed if self.how.gives_normed else normed.inputs[0]
 
@@ -93,13 +117,13 @@ def head_of(main: ModelSpec) -> NextLayerHead | None:
     how, hp = main.architecture.next_layer, main.hparams
     if how is None or not hp.n_next or not isinstance(main.architecture.network, Decoder):
         return None
-    if not all(name in main.file.tensors for name, want in _expected(main).items() if not want.optional):
-        return None
-    return NextLayerHead(main.file, main.architecture, _sizes(hp), main=main)
+    spec = replace(main, hparams=_sizes(hp, main.file))
+    count = _count(spec)
+    return NextLayerHead(main.file, main.architecture, spec.hparams, main=main, count=count) if count else None
 
 
 def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
-    """The head of a model in a file of its own: its metadata are the model's, with one layer more, which guesses.
+    """The head of a model in a file of its own: its metadata are the model's, with layers more, which guess.
 
     Raises ModelError where it does not belong to this model, naming the size that differs or what is missing.
     """
@@ -114,29 +138,47 @@ def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
     hp = main.architecture.read(metadata, file.path, shapes)
     if not hp.n_next:
         raise ModelError("is 0: no layer guesses tokens", file=file.path, field=f"{name}.{NEXTN}", allowed="1 or more")
-    own, of_main = (vars(replace(one, n_next=0)) for one in (hp, main.hparams))
-    if wrong := next((field for field in own if own[field] != of_main[field] and field != "n_ctx_train"), None):
+    own, of_main = (_of_model(one) for one in (hp, main.hparams))
+    if wrong := next((field for field in own if own[field] != of_main[field]), None):
         problem = f"the head is of a model with {wrong} {own[wrong]}; this one has {of_main[wrong]}"
         raise ModelError(problem, file=file.path)
     require_vocabulary(file, main)
-    check_tensors(file, _expected(replace(main, hparams=hp)))
-    return NextLayerHead(file, main.architecture, _sizes(hp), main=main)
+    spec = replace(main, file=file, hparams=_sizes(hp, file))
+    may_have = {
+        name: want for name, want in spec.architecture.tensors(hp).items()
+        if (layer := split_layer(name)[0]) is None or layer >= hp.n_layer
+    }
+    may_have = {name: replace(want, optional=True) for name, want in may_have.items()}
+    check_tensors(file, may_have | _needed(spec, hp.n_layer))
+    return NextLayerHead(file, main.architecture, spec.hparams, main=main, count=_count(spec))
 
 
-def _expected(spec: ModelSpec) -> Tensors:
-    """The tensors that a head's file may have, of which those of the first layer that guesses are needed."""
+def _of_model(hp: Hyperparams) -> dict[str, object]:
+    """What the sizes in a head's file and in its model's have in common: of lists by layer what is of the model's."""
+    values = vars(hp).items()
+    own = {name: value[: hp.n_layer] if isinstance(value, tuple) else value for name, value in values}
+    return {name: own[name] for name in own.keys() - {"n_ctx_train", "n_next", "next_windowed", "joined"}}
+
+
+def _needed(spec: ModelSpec, layer: int) -> Tensors:
+    """The tensors of a layer that guesses, of which those that are not optional are needed."""
     network, hp = spec.architecture.network, spec.hparams
     assert isinstance(network, Decoder)
-    first = hp.n_layer
-    found = {
-        name: replace(want, optional=True) for name, want in spec.architecture.tensors(hp).items()
-        if (layer := split_layer(name)[0]) is None or layer >= first
-    }
-    found |= {f"blk.{first}.{name}": want for name, want in network.layer_tensors(hp, first).items()}
-    own = (f"blk.{first}.nextn.{name}.weight" for name in ("enorm", "hnorm", "eh_proj"))
-    return found | {name: replace(found[name], optional=False) for name in own}
+    found = {f"blk.{layer}.{name}": want for name, want in network.layer_tensors(hp, layer).items()}
+    whole = spec.architecture.tensors(hp)
+    own = (f"blk.{layer}.nextn.{name}.weight" for name in ("enorm", "hnorm", "eh_proj"))
+    return found | {name: replace(whole[name], optional=False) for name in own}
 
 
-def _sizes(hp: Hyperparams) -> Hyperparams:
-    """The model's, where the layer behind its own has no window."""
-    return replace(hp, windowed=(*hp.windowed, *[False] * hp.n_next)) if hp.windowed else hp
+def _count(spec: ModelSpec) -> int:
+    """How many layers that guess, from the first on, a file has whole."""
+    first = spec.hparams.n_layer
+    needed = (_needed(spec, first + i).items() for i in range(spec.hparams.n_next))
+    has = (all(want.optional or name in spec.file.tensors for name, want in one) for one in needed)
+    return len(list(takewhile(bool, has)))
+
+
+def _sizes(hp: Hyperparams, file: GGUFFile) -> Hyperparams:
+    """The model's with those of the layers behind its own."""
+    windowed = (*hp.windowed, *(hp.next_windowed or (False,) * hp.n_next)) if hp.windowed else ()
+    return replace(hp, windowed=windowed, joined=f"blk.{hp.n_layer}.attn_qkv.weight" in file.tensors)

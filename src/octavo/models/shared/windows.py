@@ -34,9 +34,11 @@ class Windows:
         """With the window, and whether each layer has it. Raises ModelError naming the key that is wrong."""
         if self.tokens and not r.has(WINDOW):
             hp = replace(hp, n_window=self.tokens)
-        return replace(hp, windowed=self._windowed(r, hp))
+        windowed = self._windowed(r, hp)
+        return replace(hp, windowed=windowed[: hp.n_layer], next_windowed=windowed[hp.n_layer :])
 
     def _windowed(self, r: MetadataReader, hp: Hyperparams) -> tuple[bool, ...]:
+        """Of all layers; a list may have those that guess tokens, too."""
         if self.listed and not r.is_array(PATTERN):
             raise r.error(PATTERN, "is missing or not an array", "true or false for each layer")
         if not hp.n_window:
@@ -45,7 +47,7 @@ class Windows:
             flags = _flags(r)
             if len(flags) not in (hp.n_layer, hp.n_layer + hp.n_next):
                 raise r.error(PATTERN, f"has {len(flags)} values", f"one for each of {hp.n_layer} layers")
-            return flags[: hp.n_layer]
+            return flags
         period = r.size(PATTERN, LIMITS["block_count"]) if r.has(PATTERN) else self.period
         if period is None:
             return ()

@@ -43,14 +43,16 @@ class HiddenRows:
         else:
             self.put(start, row[None])
 
-    def take(self, stop: int) -> tuple[int, list[F32]]:
-        """The first position and the rows up to `stop`, of which the last one stays; none where it is missing."""
+    def take(self, stop: int, kept: int = 1) -> tuple[int, list[F32]]:
+        """The first position and the rows up to `stop`, of which the last ones stay, as many as are to be `kept`; none
+        where the last is missing."""
         n = stop - self.start
         if not 0 < n <= len(self.rows):
             return stop, []
         first, found = self.start, self.rows[:n]
-        del self.rows[: n - 1]
-        self.start = stop - 1
+        gone = max(n - kept, 0)
+        del self.rows[:gone]
+        self.start += gone
         return first, found
 
     def copy(self) -> HiddenRows:

@@ -27,7 +27,7 @@ from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.runtime.scheduler.scheduler import ScheduledStep, Scheduler
 from octavo.runtime.speculation.draft_model import DraftModel
 from octavo.runtime.speculation.drafter import Drafter
-from octavo.runtime.speculation.head_drafter import HeadDrafter
+from octavo.runtime.speculation.layered_drafter import head_drafter
 from octavo.runtime.speculation.verification import Drafts, Speculator
 
 log = logging.getLogger("octavo")
@@ -61,7 +61,7 @@ class EngineCore:
         how = engine.config.speculate
         lookup, drafters = how in ("lookup", "auto"), list[Drafter]()
         if head is not None and how in ("mtp", "draft", "auto"):
-            drafters.append(HeadDrafter(head, self.n_known))
+            drafters.append(head_drafter(head, self.n_known))
         if draft is not None and how in ("draft", "auto"):
             drafters.append(DraftModel(draft, self.n_known))
         # On a GPU steps of several tokens round states otherwise than those of one.

@@ -98,9 +98,9 @@ class Engine:
         head: HeadSpec | None = None,
         shares: Engine | None = None,
     ) -> None:
-        self.head, self._shares = head, shares
+        self.head, self.shares = head, shares
         self.hidden: F32 = np.zeros((0, 0), np.float32)
-        """Of a head's engine: what the last step gave of its outputs, [sum of outputs, width]."""
+        """Of a head's engine: what the last step gave, see `HeadSpec.build`."""
         self.model, self.backends = model, tuple(backends)
         self.config = config or EngineConfig()
         communicator = backends[0].communicator
@@ -210,8 +210,8 @@ class Engine:
         """An executor, which the other ranks have as well if there are any; the first is the engine's, the second that
         for vectors of tokens, which has the same weights and caches."""
         shares = self._executor
-        if self._shares is not None and shares is None:
-            return Executor(planned, self.backends, limits, outputs, self._shares.load(), shared=self._shared)
+        if self.shares is not None and shares is None:
+            return Executor(planned, self.backends, limits, outputs, self.shares.load(), shared=self._shared)
         if self._group is None:
             return Executor(planned, self.backends, limits, outputs, shares)
         from octavo.runtime.parallel.leader import FIRST, VECTORS, LeadingExecutor, collectives_of
@@ -296,7 +296,7 @@ class Engine:
         graph, config = build(), self.config
         window = window_of(graph)
         most = most_pages(window, config.n_batch, self.n_ctx)
-        if not window or most >= self._max_pages:
+        if not window or most >= self._max_pages or isinstance(self.model, HeadSpec):
             return graph, None
         windows = WindowPool(window, most * config.max_sequences)
         windows.copier.copy_with(self._copy_window_page)
@@ -356,12 +356,12 @@ class Engine:
         return needs if self._adapted_schedule is None else needs.beside(self._adapted_schedule, self.limits)
 
     def _keeping(self) -> AbstractContextManager[int]:
-        if self._shares is not None:
+        if self.shares is not None:
             return nullcontext(0)
         return keeping_weights(self.model, self.schedule, self.backends, keep=self.config.weight_cache)
 
     def _require_memory(self, mapped: int) -> None:
-        if self._shares is not None:  # counted with its model, before that was loaded
+        if self.shares is not None:  # counted with its model, before that was loaded
             return
         schedule, config = self.schedule, self.config
         require_memory(schedule, self.backends, self.limits, self.n_ctx, config, self.ranks, mapped)

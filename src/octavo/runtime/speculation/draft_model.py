@@ -22,6 +22,7 @@ from octavo.runtime.sampling.step_sampler import SampledToken, StepSampler
 from octavo.runtime.scheduler.request import Request, State
 from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import after_draft
+from octavo.runtime.speculation.drafter import MOST_TOKENS
 from octavo.runtime.speculation.making_times import MakingTimes
 
 log = logging.getLogger("octavo")
@@ -42,6 +43,7 @@ class DraftModel:
     """Drafts of requests by an engine."""
 
     name: DrafterName = "draft"
+    most = MOST_TOKENS
 
     def __init__(self, engine: Engine, n_known: int) -> None:
         self.engine = engine

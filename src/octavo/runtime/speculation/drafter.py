@@ -8,11 +8,15 @@ from typing import Protocol
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.speculation.draft_record import DrafterName
 
+MOST_TOKENS = 7
+"""Tokens of a draft at the most."""
+
 
 class Drafter(Protocol):
-    """A draft model, or a head of the model itself."""
+    """A draft model, or a head of the model itself, whose drafts have `most` tokens at the most."""
 
     name: DrafterName
+    most: int
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether it can make a draft of `most` tokens of a request now."""

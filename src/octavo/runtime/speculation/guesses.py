@@ -11,12 +11,30 @@ import numpy as np
 
 from octavo.formats.spec import AnyArray
 from octavo.graph.executor import Executor
+from octavo.graph.node import Sizes
+from octavo.graph.schedule import Schedule
 from octavo.models.shared.head import HeadSpec
 from octavo.runtime.cache.page_pool import rows
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.kernels_ahead import compile_ahead
+from octavo.runtime.engine.memory_plan import needs_of
 from octavo.runtime.engine.placement import scheduled
+
+
+def work_of_guesses(engine: Engine, most: int, read: int) -> int:
+    """Bytes that guesses work with beside the engine of a head; nothing is loaded."""
+    made, limits = _planned(engine, most, read)
+    return needs_of(made, engine.backends, limits).work
+
+
+def _planned(engine: Engine, most: int, read: int) -> tuple[Schedule, Sizes]:
+    """What computes guesses, and its sizes at the most."""
+    assert isinstance(engine.model, HeadSpec)
+    graph = engine.model.guesses(most, cache_type=engine.config.cache_type, n_ctx=engine.n_ctx)
+    sequences = engine.config.max_sequences
+    limits = {**engine.limits, "tokens": min(engine.limits["tokens"], read * sequences), "outputs": sequences}
+    return scheduled(graph, engine.backends, limits, engine.place, fused=engine.config.fuse, searched=False), limits
 
 
 class Guesses:
@@ -26,13 +44,8 @@ class Guesses:
     """
 
     def __init__(self, engine: Engine, most: int, read: int) -> None:
-        assert isinstance(engine.model, HeadSpec)
         self.engine, self.most = engine, most
-        graph = engine.model.guesses(most, cache_type=engine.config.cache_type, n_ctx=engine.n_ctx)
-        sequences = engine.config.max_sequences
-        tokens = min(engine.limits["tokens"], read * sequences)
-        limits = {**engine.limits, "tokens": tokens, "outputs": sequences}
-        made = scheduled(graph, engine.backends, limits, engine.place, fused=engine.config.fuse, searched=False)
+        made, limits = _planned(engine, most, read)
         loaded = engine.load()
         compile_ahead(made, engine.backends, limits)
         self._executor = Executor(made, engine.backends, limits, (0,), loaded)

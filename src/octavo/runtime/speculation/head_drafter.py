@@ -16,7 +16,7 @@ Tokens of drafts are drawn as those of `draft_model`: with the request's sampler
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -25,6 +25,7 @@ import numpy as np
 
 from octavo.errors import CacheFullError, OctavoError
 from octavo.jit.clock import clock
+from octavo.models.shared.head import HeadSpec
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine
@@ -33,6 +34,7 @@ from octavo.runtime.sampling.top_k import BEST, LOGITS
 from octavo.runtime.scheduler.request import Request, State
 from octavo.runtime.speculation.draft_record import DrafterName
 from octavo.runtime.speculation.drafted_request import after_draft
+from octavo.runtime.speculation.drafter import MOST_TOKENS
 from octavo.runtime.speculation.guesses import Guesses
 from octavo.runtime.speculation.making_times import MakingTimes
 
@@ -54,10 +56,17 @@ class HeadSequence:
     end: int = 0
 
 
+def guesses_at_once(engine: Engine) -> bool:
+    """Whether a head's engine makes all tokens of a draft in one step."""
+    assert isinstance(engine.model, HeadSpec)
+    return engine.finds_candidates and not engine.on_device and AT_ONCE[-1] > 1 and not engine.model.later
+
+
 class HeadDrafter:
     """Drafts of requests by a head's engine."""
 
     name: DrafterName = "head"
+    most = MOST_TOKENS
 
     def __init__(self, engine: Engine, n_known: int) -> None:
         self.engine, self.n_known = engine, n_known
@@ -66,8 +75,7 @@ class HeadDrafter:
         self._times = MakingTimes()
         self._sizes = set[tuple[int, int, int]]()
         self._broken = False
-        chains = engine.finds_candidates and not engine.on_device and AT_ONCE[-1] > 1
-        self._guesses = Guesses(engine, AT_ONCE[-1], CATCH_UP) if chains else None
+        self._guesses = Guesses(engine, AT_ONCE[-1], CATCH_UP) if guesses_at_once(engine) else None
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether there are hidden states to begin with, and the context holds the request with a draft."""
@@ -81,21 +89,25 @@ class HeadDrafter:
     def drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:
         """A draft of each length, or a shorter one."""
         self._release()
-        found: dict[Request, list[int]] = {}
         try:
-            with self.engine.lock:
-                most = max(1, min(CATCH_UP, self.engine.limits["tokens"] // max(len(lengths), 1)))
-                begun = {r: self._begun(r, max(n, AT_ONCE[-1]), most) for r, n in lengths.items() if n}
-                feeds = {r: feed for r, feed in begun.items() if feed is not None}
-                if feeds and self._at_once(feeds, lengths):
-                    longest = max(lengths[r] for r in feeds)
-                    self._guess(feeds, found, next(n for n in AT_ONCE if n >= longest))
-                    return {request: draft[: lengths[request]] for request, draft in found.items() if draft}
-                while feeds:
-                    feeds = self._pass(feeds, found, lengths)
+            return self._drafts(lengths)
         except OctavoError as error:
             self._broken = True
             log.warning("the head makes no more drafts: %s", error)
+            return {}
+
+    def _drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:
+        found: dict[Request, list[int]] = {}
+        with self.engine.lock:
+            most = max(1, min(CATCH_UP, self.engine.limits["tokens"] // max(len(lengths), 1)))
+            begun = {r: self._begun(r, max(n, AT_ONCE[-1]), most) for r, n in lengths.items() if n}
+            feeds = {r: feed for r, feed in begun.items() if feed is not None}
+            if feeds and self._at_once(feeds, lengths):
+                longest = max(lengths[r] for r in feeds)
+                self._guess(feeds, found, next(n for n in AT_ONCE if n >= longest))
+                return {request: draft[: lengths[request]] for request, draft in found.items() if draft}
+            while feeds:
+                feeds = self._pass(feeds, found, lengths)
         return found
 
     def _release(self) -> None:
@@ -150,11 +162,12 @@ class HeadDrafter:
         for (request, feed), draft in zip(feeds.items(), tokens, strict=True):
             feed.sequence.tokens.extend([*feed.tokens, *draft[:-1]])
             found[request] = list(takewhile(lambda token: token < self.n_known, draft))
-        self._took(feeds.values(), n, clock() - start)
+        self._took(len(feeds), sum(len(feed.tokens) for feed in feeds.values()), n, clock() - start)
 
-    def _took(self, feeds: Collection[Feed], n: int, seconds: float) -> None:
-        """Learn what n tokens of each draft took; the first step of a size takes longer than others."""
-        requests, size = len(feeds), (len(feeds), sum(len(feed.tokens) for feed in feeds), n)
+    def _took(self, requests: int, tokens: int, n: int, seconds: float) -> None:
+        """Learn what n tokens of each draft took beside `tokens` that were read; the first step of a size takes longer
+        than others."""
+        size = requests, tokens, n
         if size in self._sizes:
             self._times.add(requests, n, seconds)
         self._sizes.add(size)
@@ -165,7 +178,7 @@ class HeadDrafter:
         """The next token of each draft; the feeds of the drafts that go on."""
         start = clock()
         requests, step = list(feeds), list(feeds.values())
-        tokens = self.next_tokens(requests, step, found)
+        tokens = next_tokens(self._sampler, requests, step, found)
         hidden = self.engine.hidden
         after: dict[Request, Feed] = {}
         for i, (request, feed) in enumerate(zip(requests, step, strict=True)):
@@ -176,17 +189,19 @@ class HeadDrafter:
             draft.append(token)
             if len(draft) < lengths[request]:
                 after[request] = Feed(feed.sequence, [token], 1, hidden=hidden[i : i + 1])
-        self._took(step, 1, clock() - start)
+        self._took(len(step), sum(len(feed.tokens) for feed in step), 1, clock() - start)
         return after
 
-    def next_tokens(
-        self, requests: Seq[Request], feeds: Seq[Feed], drafts: Mapping[Request, list[int]]
-    ) -> list[int | None]:
-        """Compute a pass, and sample a token of each request; None for one that has none."""
-        if self.engine.finds_candidates and all(r.is_greedy for r in requests):
-            best = self.engine.launch(self.engine.padded(feeds), (BEST,), check=False).read()[0][: len(feeds)]
-            return [None if broken or token >= self.n_known else token for broken, token, _ in best.tolist()]
-        sampling = [(after_draft(r, drafts.get(r, []), constrained=False), i) for i, r in enumerate(requests)]
-        sampled = self._sampler.step(feeds, sampling)
-        tokens = (sampled[one] for one, _ in sampling)
-        return [one.token if isinstance(one, SampledToken) else None for one in tokens]
+
+def next_tokens(
+    sampler: StepSampler, requests: Seq[Request], feeds: Seq[Feed], drafts: Mapping[Request, list[int]]
+) -> list[int | None]:
+    """Compute a pass of the sampler's engine, and sample a token of each request; None for one that has none."""
+    engine = sampler.engine
+    if engine.finds_candidates and all(r.is_greedy for r in requests):
+        best = engine.launch(engine.padded(feeds), (BEST,), check=False).read()[0][: len(feeds)]
+        return [None if broken or token >= sampler.n_known else token for broken, token, _ in best.tolist()]
+    sampling = [(after_draft(r, drafts.get(r, []), constrained=False), i) for i, r in enumerate(requests)]
+    sampled = sampler.step(feeds, sampling)
+    tokens = (sampled[one] for one, _ in sampling)
+    return [one.token if isinstance(one, SampledToken) else None for one in tokens]

@@ -16,9 +16,9 @@ from octavo.text import Tokenizer
 GIB = 1 << 30
 
 
-def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer) -> Engine:
+def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer, beside: int = 0) -> Engine:
     """The engine of the draft model in a file, whose weights are not read yet. It has a cache for as many sequences as
-    `main`.
+    `main`. A head that drafts, too, takes the bytes `beside` it.
 
     Raises ModelError for a model of another vocabulary, or with states, from which it can't take tokens back; for one
     that does not fit beside the other HostMemoryError, or BackendError of a GPU's memory; UsageError where `main` makes
@@ -36,7 +36,7 @@ def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer) -> Engine:
         weight_cache=main.config.weight_cache,
     )
     draft = Engine(spec, main.backends, config)
-    require_memory(main, draft, "its draft model")
+    require_memory(main, draft.needs().total + beside, "its draft model and head" if beside else "its draft model")
     return draft
 
 
@@ -71,10 +71,11 @@ MOST_UNUSED = 512
 """Tokens by which vocabularies of one family differ, to whose end sizes that kernels like are padded."""
 
 
-def require_memory(main: Engine, draft: Engine, name: str) -> None:
-    """Raise HostMemoryError, or BackendError of a GPU's memory, where a model and what drafts for it do not fit."""
+def require_memory(main: Engine, drafting: int, name: str) -> None:
+    """Raise HostMemoryError, or BackendError of a GPU's memory, where a model and what drafts for it, which takes
+    `drafting` bytes, do not fit."""
     backends = main.backends
-    needed = [engine.needs().total for engine in (main, draft)]
+    needed = [main.needs().total, drafting]
     what = f"{needed[0] / GIB:.2f} GiB are needed for the model and {needed[1] / GIB:.2f} for {name}"
     advice = "a shorter context would take less, or no drafts"
     if isinstance(backends[0], BoundedBackend):

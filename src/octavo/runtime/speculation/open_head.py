@@ -10,6 +10,7 @@ from octavo.errors import ModelError, OctavoError, UsageError
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from octavo.io.hub.download_cache import shown_name
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
@@ -18,6 +19,7 @@ from octavo.models.shared.next_layer import head_of, read_next_layer
 from octavo.models.shared.refusal import is_next_layer
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig, Speculate
+from octavo.runtime.speculation.layered_drafter import needed_by
 from octavo.runtime.speculation.open_draft import require_fit, require_memory, require_way_back
 from octavo.runtime.text_embedding import is_embedding_model
 from octavo.text import Tokenizer
@@ -71,9 +73,10 @@ def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpe
     With auto one that can't be used is left out, which a line in the log tells; with mtp it raises what `require_head`
     does, or ModelError where there is none.
     """
-    if config.speculate not in ("auto", "mtp"):
+    asked = config.speculate == "mtp"
+    if not asked and (config.speculate != "auto" or config.embeds or is_embedding_model(main)):
         return None
-    head, asked = head_of(main), config.speculate == "mtp"
+    head = head_of(main)
     try:
         if head is None and asked:
             problem = "has no layer that guesses tokens (MTP), or none that can be computed"
@@ -85,29 +88,32 @@ def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpe
     except OctavoError as error:
         if asked:
             raise
-        log.info("%s: its layer that guesses tokens is left out: %s", main.file.path, error)
+        log.warning("%s: its layer that guesses tokens is left out: %s", shown_name(main.file.path), error)
         return None
 
 
 def require_head(head: HeadSpec, config: EngineConfig, backend: Backend) -> None:
     """Raise UsageError or ModelError where the engine of a head's model, first on this backend, can have no head."""
     main, ranks = head.main, 1 if backend.communicator is None else backend.communicator.ranks
-    embeds = config.embeds or is_embedding_model(main)
+    if config.embeds or is_embedding_model(main):
+        raise UsageError("draft: there is no head for a model that makes embeddings", argument="draft")
     stages = config.pipeline if isinstance(config.pipeline, int) else len(config.pipeline)
-    if embeds or ranks > 1 or stages > 1:
-        what = "a model that makes embeddings" if embeds else "tensor_parallel" if ranks > 1 else "pipeline"
-        raise UsageError(f"draft: there is no head for {what}", argument="draft")
+    for option, parts in (("tensor_parallel", ranks), ("pipeline", stages)):
+        if parts > 1:
+            problem = f"{option} is {parts}, but a head computes with a whole model (allowed: 1, or speculate lookup)"
+            raise UsageError(problem, argument=option)
     require_way_back(main, backend)
     main.graph(tap=head.tap)
 
 
 def open_head(head: HeadSpec, main: Engine) -> Engine:
-    """The engine of a head, with a cache for as many sequences as its model's, whose weights are not read yet.
+    """The engine of a head, of its first layer if there are several, with a cache for as many sequences as its model's,
+    whose weights are not read yet.
 
     Raises HostMemoryError, or BackendError of a GPU's memory, where it does not fit beside the model.
     """
     config: dict[str, Any] = {name: getattr(main.config, name) for name in ("max_sequences", "cache_type", "n_batch")}
     config |= {"n_ctx": main.n_ctx, "n_pages": main.pool.n_pages}
     engine = Engine(head, main.backends, EngineConfig(**config), shares=main)
-    require_memory(main, engine, "its head")
+    require_memory(main, needed_by(engine), "its head")
     return engine

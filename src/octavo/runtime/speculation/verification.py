@@ -26,13 +26,10 @@ from octavo.runtime.scheduler.scheduler import ScheduledStep
 from octavo.runtime.speculation.draft_lengths import DraftLengths
 from octavo.runtime.speculation.draft_record import Acceptance, DrafterName
 from octavo.runtime.speculation.drafted_request import DraftConstraint, after_draft
-from octavo.runtime.speculation.drafter import Drafter
+from octavo.runtime.speculation.drafter import MOST_TOKENS, Drafter
 from octavo.runtime.speculation.history_drafter import HistoryDrafter
 from octavo.runtime.speculation.kept_states import KeptStates, can_go_back
 from octavo.runtime.speculation.step_sizes import StepSizes
-
-MOST_TOKENS = 7
-"""Tokens of a draft at the most."""
 
 
 class Draft(NamedTuple):
@@ -125,8 +122,8 @@ class Speculator:
         self, drafter: Drafter, requests: Sequence[Request], others: Drafts, replies: int, room: int
     ) -> dict[Request, Draft]:
         """Drafts beside `others`, where their tokens and the time to make them pay."""
-        requests = [request for request in requests if drafter.can_draft(request, MOST_TOKENS)]
-        rates, most = [request.drafts.rate(drafter.name) for request in requests], [MOST_TOKENS] * len(requests)
+        requests = [request for request in requests if drafter.can_draft(request, drafter.most)]
+        rates, most = [request.drafts.rate(drafter.name) for request in requests], [drafter.most] * len(requests)
         taken = [r.drafts.rate(one.drafter) ** (i + 1) for r, one in others.items() for i in range(len(one.tokens))]
         lengths = self.lengths.plan(
             replies, rates, most, room=room, making=partial(drafter.seconds, len(requests)), taken=taken

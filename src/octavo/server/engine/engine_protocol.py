@@ -159,6 +159,14 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     rank: int
 
 
+class DraftInfo(msgspec.Struct, frozen=True):
+    """What drafts replies: its kind, the tokens of a draft at the most, and the file of a head or a draft model."""
+
+    kind: str
+    tokens: int
+    file: str | None = None
+
+
 class Info(msgspec.Struct, frozen=True):
     """What an engine has loaded; `max_loras` and `adapters` are of adapters that requests choose."""
 
@@ -176,7 +184,12 @@ class Info(msgspec.Struct, frozen=True):
     pid: int = 0
     max_loras: int = 0
     adapters: list[AdapterInfo] = []
-    has_draft: bool = False
+    drafts: list[DraftInfo] = []
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether there is a head or a draft model."""
+        return any(one.file is not None for one in self.drafts)
 
 
 class Prefill(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -308,6 +308,7 @@ async def props(request: Request) -> Response:
         "total_slots": info.max_sequences, "model_path": service.path, "model_alias": options.name,
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False, **more,
+        "drafts": [{"kind": one.kind, "file": one.file, "max_tokens": one.tokens} for one in info.drafts],
     })
 
 

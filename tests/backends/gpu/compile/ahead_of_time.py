@@ -18,7 +18,7 @@ import triton
 from octavo.backends.gpu.attention import attention_tiles
 from octavo.backends.gpu.attention.attention_arguments import AttentionShape
 from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
-from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul import dispatch, lora
 from octavo.backends.gpu.recurrent import scan_tiles
 from octavo.backends.gpu.recurrent.scan_arguments import ScanShape
 from octavo.backends.gpu.weights.layout import row_layout
@@ -70,6 +70,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
         fixed["shape"], warps, stages = _scan(fixed["shape"], name, target)
     if name.startswith("lora"):
         fixed["PRECISION"] = attention_tiles.exact_products(target)
+    if name.startswith("lora_down"):
+        fixed["BLOCK_K"] = lora.block_k(target)
     if name == "selective_scan":
         fixed["shape"] = replace(fixed["shape"], block_v=scan_tiles.columns(fixed["shape"].keys, target))
     fixed |= {

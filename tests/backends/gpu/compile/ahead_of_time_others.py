@@ -76,7 +76,7 @@ OTHERS: Kernels = {
        for name, kernel in (("solve_delta", gated_delta_chunks_kernel.solve_delta_kernel),
                             ("gated_delta_chunks", gated_delta_chunks_kernel.gated_delta_chunks_kernel))},
     **{f"lora_down_{m}": (lora_kernel.lora_down_kernel, {
-        "SPLIT": split, "BLOCK_M": m, "BLOCK_R": 16, "BLOCK_K": 64, "R": 16}, 4,
+        "SPLIT": split, "BLOCK_M": m, "BLOCK_R": 16, "R": 16}, 4,
         {"x": ROWS, "a": "*fp16", "ranks": "*i32", "h": "*fp32", "k": "i32"}) for m, split in ((16, 8), (64, 1))},
     **{f"lora_up_{m}": (lora_kernel.lora_up_kernel, {
         "SPLIT": split, "BLOCK_M": m, "BLOCK_N": 64, "R": 16}, 4,

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from triton.backends.compiler import GPUTarget
 from triton.runtime import build
 
 from octavo.backends.cpu import CpuBackend
@@ -111,6 +112,19 @@ def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.Monkey
         assert prepared == [each for of_node in of_nodes.values() for each in of_node]
         assert waited == [True]
         assert "_binders" not in vars(model.engine.backends[1])
+
+
+def test_an_interrupted_kernel_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir = Path.mkdir
+
+    def interrupted(self: Path) -> None:
+        mkdir(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compiled.save(tmp_path / "kernel", SimpleNamespace(metadata=SimpleNamespace(target=GPUTarget("cuda", 90, 32))))
+    assert os.listdir(tmp_path) == []
 
 
 def test_modules_of_one_name_keep_their_functions() -> None:

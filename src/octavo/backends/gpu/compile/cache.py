@@ -123,8 +123,8 @@ def save(entry: Path, kernel: CompiledKernel) -> None:
     binary = make_backend(kernel.metadata.target).binary_ext
     temporary = entry.with_name(f"{entry.name}.{secrets.token_hex(8)}.tmp")
     try:
-        temporary.mkdir()
         try:
+            temporary.mkdir()
             lines = []
             for name, path in kernel.metadata_group.items():
                 if name.endswith((".json", f".{binary}")):

@@ -61,6 +61,11 @@ def _halves(tensor: QTensor) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.fl
     return (values / scale).astype(np.float16), scale
 
 
+def block_k(arch: str) -> int:
+    """Values of x that a step of the first product takes: gfx1100, which has no float32 matrices, keeps them apart."""
+    return 32 if arch == "gfx1100" else 64
+
+
 def lora_launches(
     c: Context, table: AdapterTable, x: torch.Tensor, rows: torch.Tensor, starts: torch.Tensor, y: torch.Tensor,
     out: torch.Tensor, part: int | None,
@@ -85,7 +90,8 @@ def lora_launches(
     return [
         *calls,
         c.launch(lora_down_kernel, (tiles * split, len(sizes) * (rank // block_r), table.slots), matrix(x), rows,
-                 starts, a, table.ranks, h, tokens, k, width, len(sizes) * rank, BLOCK_R=block_r, BLOCK_K=64, **how),
+                 starts, a, table.ranks, h, tokens, k, width, len(sizes) * rank, BLOCK_R=block_r,
+                 BLOCK_K=block_k(c.target.arch), **how),
         c.launch(lora_up_kernel, (sum(-(-n // 64) for n in sizes), tiles, table.slots), h, rows, starts, b, table.ranks,
                  scales, matrix(out), sizes, tokens, len(sizes) * rank, table.b.shape[1], table.scales.shape[1],
                  BLOCK_N=64, **how),

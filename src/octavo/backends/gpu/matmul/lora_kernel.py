@@ -85,9 +85,10 @@ def lora_up_kernel(
         there = (n < size)[:, None] & (r < rank)[None, :]
         factor = tl.load(b + row[:, None] * R + r[None, :], mask=there, other=0.0)  # [BLOCK_N, R]
         sums = tl.zeros((BLOCK_M, R), tl.float32)
-        for split in tl.static_range(SPLIT):
-            one = h + (split * tokens + at)[:, None] * width + part * R + r[None, :]
+        one = h + at[:, None] * width + part * R + r[None, :]
+        for _ in tl.static_range(SPLIT):
             sums += tl.load(one, mask=inside[:, None] & (r < rank)[None, :], other=0.0)  # [BLOCK_M, R]
+            one += tokens * width
         added = tl.dot(sums, tl.trans(factor.to(tl.float32)), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
         added *= tl.load(scales + slot * parts + part)
         out = y.data + token[:, None] * y.stride + base + n[None, :]
