@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from octavo.backends.cpu.matmul.tile_sweep import PANELS, panels_of_task
+from octavo.backends.cpu.matmul.w8a8.amx_kernel import panels_of
+from octavo.jit import host_cpu
 
 
 @pytest.mark.parametrize(("rows", "threads", "panels", "of_a_thread"), [
@@ -16,3 +18,9 @@ def test_threads_have_as_much_to_do(rows: int, threads: int, panels: int, of_a_t
     tasks = -(-rows // (16 * found))
     assert found == panels <= PANELS
     assert -(-tasks // threads) * found == of_a_thread < rows / 16 / threads + PANELS
+
+
+@pytest.mark.parametrize(("why", "panels"), [("", 8), ("switched off", 1)])
+def test_int8_without_tiles_has_a_task_for_each_panel(why: str, panels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_cpu, "why_no_tiles", lambda: why)
+    assert panels_of(2048, 16) == panels

@@ -24,9 +24,8 @@ TILE_BYTES = 1024
 STEPS = 16
 """Tiles of K of a slice: of two tiles of tokens, or of two panels, the L1 holds them."""
 
-PANELS, ROWS_OF_TWO = 8, 1024
-"""Panels that a task makes at most, so that activations come from far caches an eighth as often; and rows of a weight
-for which one of int8 makes two, which leaves 32 tasks or more to threads."""
+PANELS = 8
+"""Panels that a task makes at most, so that activations come from far caches an eighth as often."""
 
 TILES = 32
 """Tiles of tokens whose sums are kept at a time."""

@@ -18,10 +18,10 @@ from typing import Any
 from octavo.backends.cpu.matmul.tile_sweep import (
     PANEL_SUMS,
     PANELS,
-    ROWS_OF_TWO,
     STEPS,
     TILE_BYTES,
     TILES,
+    panels_of_task,
     sweep,
 )
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE, epilogue
@@ -40,22 +40,25 @@ def product_kernel(kind: int) -> Any:
     return amx_gemm_kernel(kind) if host_cpu.has_tiles() else gemm_kernel(kind)
 
 
+def panels_of(rows: int, threads: int) -> int:
+    """Panels of 16 rows of a weight that a task of that kernel makes."""
+    return panels_of_task(rows, threads) if host_cpu.has_tiles() else 1
+
+
 @kernels(GEMM)
 def amx_gemm_kernel(kind: int) -> Any:
-    """`gemm_kernel`; every second, fourth or eighth task makes the columns of those after it, if there are many."""
+    """`gemm_kernel`, for as many panels a task as `panels_of` says."""
     finish, end_at, wide, narrow = epilogue(), EPILOGUE.at, WIDE, NARROW
     add_slice, narrow_tile, halves = sweep(amx.add_unsigned), tile_sums(NARROW), 1 if kind == INT8 else 2
-    step, packed_bytes, most, most_panels, wide_rows = STEP, SLICE // halves, TILES, PANELS, ROWS_OF_TWO
+    step, packed_bytes, most = STEP, SLICE // halves, TILES
     step_bytes, panel_bytes, tile_bytes, panel_sums = TILE_BYTES * halves, SLICE * 16, TILE_BYTES, PANEL_SUMS
     room, sums_bytes, steps, ahead = PANELS * SLICE * 16, PANELS * PANEL_SUMS, STEPS, FETCHED
 
     def gemm(a, task):
-        rows = end_at(a.end).columns
-        panels = min(most_panels, max(1, rows // wide_rows * 2))
-        if task % panels != 0:
-            return
         amx.configure(64)
-        panels, row_bytes = min(panels, (rows + 15) // 16 - task), a.row_bytes
+        task *= a.panels
+        rows = end_at(a.end).columns
+        panels, row_bytes = min(a.panels, (rows + 15) // 16 - task), a.row_bytes
         stride, groups_stride = a.w_stride, a.groups_stride
         wides, chunks = a.wide_tiles, row_bytes // step * halves
         packed, sums, x_stride = stack(room), stack(sums_bytes), chunks * tile_bytes

@@ -275,7 +275,7 @@ class _GemmPlan(_Plan):
 
     def __init__(self, kind: int, m: int, n: int) -> None:
         from octavo.backends.cpu.matmul.w8a8 import int8_kernel as kernels
-        from octavo.backends.cpu.matmul.w8a8.amx_kernel import product_kernel
+        from octavo.backends.cpu.matmul.w8a8.amx_kernel import panels_of, product_kernel
 
         wide, narrow = kernels.tiles_of(m)
         tiles = ((0, wide, kernels.WIDE), (wide * kernels.WIDE, narrow, kernels.NARROW))
@@ -285,7 +285,8 @@ class _GemmPlan(_Plan):
         copies = [
             (kernels.tiles_kernel(), count, not first and wide > 0 and narrow > 0) for first, count, _ in tiles if count
         ]
-        super().__init__(kind, m, [*copies, (product_kernel(kind), -(-n // 16), False)])
+        self.panels = panels_of(n, _threads())
+        super().__init__(kind, m, [*copies, (product_kernel(kind), -(-n // (16 * self.panels)), False)])
 
     def _fill(self, a: AnyArray, place: dict[str, int]) -> tuple[AnyArray, ...]:
         (m, k), stride = a.shape, a.strides[0]
@@ -300,7 +301,8 @@ class _GemmPlan(_Plan):
             })
         wide, narrow = self.counts
         product.fill(place | {
-            "x": codes, "wide_tiles": wide, "narrow_tiles": narrow, "partial_sums": address(parts), "end": self.end
+            "x": codes, "wide_tiles": wide, "narrow_tiles": narrow, "partial_sums": address(parts), "end": self.end,
+            "panels": self.panels,
         })
         return tiles, parts
 

@@ -136,16 +136,20 @@ def matvec_kernel(kind: int, n: int) -> Any:
     return matvec
 
 
-GEMM = record(WEIGHT, "x wide_tiles narrow_tiles", "partial_sums", "end")
+GEMM = record(WEIGHT, "x wide_tiles narrow_tiles", "partial_sums panels", "end")
 """x             int8 codes in tiles of WIDE and then of NARROW tokens, as `tiles_kernel` makes them
 partial_sums  int32 memory for the sums of all tokens, where K is more than a slice
+panels        times 16 columns that a task makes
 end           the address of a record `int8_epilogue.EPILOGUE`
 """
 
 
 @kernels(GEMM)
 def gemm_kernel(kind: int) -> Any:
-    """Task i makes 16 columns of y, from column 16 i on, for all tokens: a slice of K of 16 rows of w at a time."""
+    """Task i makes 16 columns of y, from column 16 i on, for all tokens: a slice of K of 16 rows of w at a time.
+
+    `panels` is 1.
+    """
     finish, end_at, wide, narrow = epilogue(), EPILOGUE.at, WIDE, NARROW
     wide_tile, narrow_tile = tile_sums(wide), tile_sums(narrow)
     step, panels = STEP, 1 if kind == INT8 else 2

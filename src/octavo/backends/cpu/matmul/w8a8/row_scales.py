@@ -14,7 +14,7 @@ from octavo.backends.cpu.device.large_pages import Room
 from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.w8a8 import int8_kernel as kernels
 from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens, rows_of, whole
-from octavo.backends.cpu.matmul.w8a8.amx_kernel import product_kernel
+from octavo.backends.cpu.matmul.w8a8.amx_kernel import panels_of, product_kernel
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE
 from octavo.backends.cpu.matmul.w8a8.gemm import (
     GEMM_MIN_TOKENS,
@@ -129,11 +129,12 @@ def row_product(
     if x.tokens < GEMM_MIN_TOKENS:
         return _matvec(w, x, place, end, keep)
     parts = shared.memory("sums", (len(w.scale) * rows_of(x.tokens),), np.int32) if sums_in_memory(w) else 0
+    rows = 16 * (panels := panels_of(w.n, shared.threads))
     call = KernelCall(
-        product_kernel(w.kind), -(-w.n // 16), keep,
-        **place, x=x.raw, wide_tiles=x.wide, narrow_tiles=x.narrow, partial_sums=parts, end=end,
+        product_kernel(w.kind), -(-w.n // rows), keep,
+        **place, x=x.raw, wide_tiles=x.wide, narrow_tiles=x.narrow, partial_sums=parts, panels=panels, end=end,
     )
-    call.reads = address(w.codes), 16 * w.codes.strides[0]
+    call.reads = address(w.codes), rows * w.codes.strides[0]
     return [call]
 
 
