@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from octavo.errors import ModelError
 from octavo.formats import QTensor
@@ -118,7 +117,7 @@ def head_of(main: ModelSpec) -> NextLayerHead | None:
     if how is None or not hp.n_next or not isinstance(main.architecture.network, Decoder):
         return None
     spec = replace(main, hparams=_sizes(hp, main.file))
-    count = _count(spec)
+    count, _ = _count(spec)
     return NextLayerHead(main.file, main.architecture, spec.hparams, main=main, count=count) if count else None
 
 
@@ -150,7 +149,7 @@ def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
     }
     may_have = {name: replace(want, optional=True) for name, want in may_have.items()}
     check_tensors(file, may_have | _needed(spec, hp.n_layer))
-    return NextLayerHead(file, main.architecture, spec.hparams, main=main, count=_count(spec))
+    return NextLayerHead(file, main.architecture, spec.hparams, main=main, count=_count(spec)[0])
 
 
 def _of_model(hp: Hyperparams) -> dict[str, object]:
@@ -170,12 +169,20 @@ def _needed(spec: ModelSpec, layer: int) -> Tensors:
     return found | {name: replace(whole[name], optional=False) for name in own}
 
 
-def _count(spec: ModelSpec) -> int:
-    """How many layers that guess, from the first on, a file has whole."""
-    first = spec.hparams.n_layer
-    needed = (_needed(spec, first + i).items() for i in range(spec.hparams.n_next))
-    has = (all(want.optional or name in spec.file.tensors for name, want in one) for one in needed)
-    return len(list(takewhile(bool, has)))
+def missing_tensor(main: ModelSpec) -> str | None:
+    """The first tensor that a model's own file lacks of the layers that guess tokens which it should have."""
+    if main.architecture.next_layer is None or not isinstance(main.architecture.network, Decoder):
+        return None
+    return _count(replace(main, hparams=_sizes(main.hparams, main.file)))[1]
+
+
+def _count(spec: ModelSpec) -> tuple[int, str | None]:
+    """How many layers that guess, from the first on, a file has whole, and what the next one lacks."""
+    for i in range(spec.hparams.n_next):
+        for name, want in _needed(spec, spec.hparams.n_layer + i).items():
+            if not want.optional and name not in spec.file.tensors:
+                return i, name
+    return spec.hparams.n_next, None
 
 
 def _sizes(hp: Hyperparams, file: GGUFFile) -> Hyperparams:

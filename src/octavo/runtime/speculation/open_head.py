@@ -15,7 +15,7 @@ from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
 from octavo.models.shared.head import HeadSpec
-from octavo.models.shared.next_layer import head_of, read_next_layer
+from octavo.models.shared.next_layer import head_of, missing_tensor, read_next_layer
 from octavo.models.shared.refusal import is_next_layer
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig, Speculate
@@ -76,12 +76,19 @@ def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpe
     asked = config.speculate == "mtp"
     if not asked and (config.speculate != "auto" or config.embeds or is_embedding_model(main)):
         return None
-    head = head_of(main)
+    head, missing = head_of(main), missing_tensor(main)
     try:
+        if missing is not None:
+            whole = 0 if head is None else head.count
+            problem = f"is missing, so that {whole} of {main.hparams.n_next} layers guess tokens"
+            fault = ModelError(problem, file=main.file.path, field=f"tensor {missing}")
+            if head is None:
+                raise fault
+            log.warning("%s", fault)
         if head is None and asked:
             problem = "has no layer that guesses tokens (MTP), or none that can be computed"
             problem += "; --draft HEAD (draft=HEAD) takes a head in a file of its own"
-            raise ModelError(problem, file=main.file.path)
+            raise main.file.head_fault or ModelError(problem, file=main.file.path)
         if head is not None:
             require_head(head, config, backend)
         return head
