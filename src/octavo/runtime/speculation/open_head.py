@@ -6,11 +6,12 @@ import logging
 import os
 from typing import Any
 
-from octavo.errors import ModelError, OctavoError, UsageError
+from octavo.errors import FileError, ModelError, OctavoError, UsageError
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.download_cache import shown_name
+from octavo.io.missing_model import require_there
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
@@ -38,8 +39,15 @@ def read_head(file: GGUFFile, main: ModelSpec) -> HeadSpec | None:
 
 
 def open_draft_file(path: str | os.PathLike[str], main: ModelSpec) -> GGUFFile:
-    """The file of what drafts for a model, by a path or a name: of a model or a head; or a folder of either."""
+    """The file of what drafts for a model, by a path or a name: of a model or a head; or a folder of either.
+
+    Raises UsageError where nothing is there.
+    """
     found = resolve(path)
+    try:
+        require_there(found)
+    except FileError as error:
+        raise UsageError(f"draft: {error}", argument="draft") from None
     if os.path.isdir(found):
         from octavo.huggingface.eagle3_folder import is_eagle3_folder, open_eagle3_folder
 
@@ -107,7 +115,8 @@ def require_head(head: HeadSpec, config: EngineConfig, backend: Backend) -> None
     stages = config.pipeline if isinstance(config.pipeline, int) else len(config.pipeline)
     for option, parts in (("tensor_parallel", ranks), ("pipeline", stages)):
         if parts > 1:
-            problem = f"{option} is {parts}, but a head computes with a whole model (allowed: 1, or speculate lookup)"
+            otherwise = "speculate lookup" if head.file is main.file else "no draft"
+            problem = f"{option} is {parts}, but a head computes with a whole model (allowed: 1, or {otherwise})"
             raise UsageError(problem, argument=option)
     require_way_back(main, backend)
     main.graph(tap=head.tap)
