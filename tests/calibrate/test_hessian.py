@@ -254,3 +254,24 @@ def test_long_vectors_alone_count_whole() -> None:
     few, hessian = vectors(3, 8) * 1000, Hessian(8)
     hessian.add_whole(few)
     np.testing.assert_allclose(hessian.matrix(), few.astype(np.float64).T @ few / 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("x", "y", "error"), [
+    (np.full((2, 8), 1e25, np.float32), None, NonFiniteError),
+    (np.ones((2, 8), np.float32), np.full((2, 8), np.nan, np.float32), NonFiniteError),
+    (np.ones((2, 8), np.float32), np.ones((3, 8), np.float32), UsageError),
+    (np.ones((2, 8), np.float32), np.ones((2, 4), np.float32), UsageError),
+])
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_what_can_not_count_whole(x: F32, y: F32 | None, error: type[Exception]) -> None:
+    hessian = Hessian(8)
+    with pytest.raises(error):
+        hessian.add_whole(x, y)
+    assert not hessian.matrix().any()
+
+
+def test_the_diagonal_is_the_matrix_of_large_vectors_too() -> None:
+    hessian = Hessian(8)
+    hessian.add(vectors(20, 8) * np.float32(1e15))
+    hessian.add_whole(vectors(2, 8) * np.float32(1e18))
+    np.testing.assert_allclose(hessian.diagonal(), np.diag(hessian.matrix()), rtol=1e-4)

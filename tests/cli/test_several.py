@@ -176,8 +176,8 @@ def test_a_draft_of_all_models_goes_to_those_that_it_fits(tmp_path: Path, caplog
 
 @pytest.mark.parametrize(("text", "words"), [
     ("draft = demo", r"models.ini: \[other\]: draft = .*: another vocabulary: token "),
-    ("draft = {other}\nspeculate = off", r"\[other\]: draft = .*: speculate is off, beside a draft model"),
-    ("draft = {other}\ntensor-parallel = 2", r"\[other\]: draft = .*: there is no draft model for tensor_parallel"),
+    ("draft = {other}\nspeculate = off", r"\[other\]: draft = .*: speculate is off, beside a draft model or head"),
+    ("draft = {other}\ntensor-parallel = 2", r"\[other\]: draft = .*: tensor_parallel is 2, beside a draft model"),
     ("draft = /nowhere.gguf", r"models.ini: \[other\]: draft = /nowhere.gguf: /nowhere.gguf"),
 ])
 def test_a_draft_of_one_model_that_does_not_fit(tmp_path: Path, text: str, words: str) -> None:

@@ -118,7 +118,9 @@ def test_without_a_head_the_graph_is_as_before(tmp_path: Path) -> None:
     [
         ("nextn.eh_proj", {}, "nextn.eh_proj.weight: is missing"),
         ("ffn_up", {}, "ffn_up.weight: is missing"),
-        ("", {"qwen3.attention.head_count": 2}, "n_head 2; this one has 4"),
+        ("", {"qwen3.attention.head_count": 2}, "a model with attention.head_count 2; this one has 4$"),
+        ("", {"qwen3.rope.freq_base": 5e5}, "a model with rope.freq_base 500000.0; this one has "),
+        ("", {"qwen3.block_count": 11}, "a model with 10 layers; this one has 2$"),
         ("", {"qwen3.nextn_predict_layers": 0}, "no layer guesses tokens"),
         ("", {"tokenizer.ggml.tokens": ["?"] * 9}, "another vocabulary: token 0 is .[?]. in the head and"),
     ],
@@ -132,6 +134,14 @@ def test_heads_that_do_not_fit_are_refused(without: str, more: dict[str, int], p
         pytest.raises(ModelError, match=problem),
     ):
         read_next_layer(of_head, read_model(file))
+
+
+def test_a_head_of_another_context_fits(tmp_path: Path) -> None:
+    """Without yarn nothing is computed with it."""
+    write_head(tmp_path / "head.gguf", block(), **{"qwen3.context_length": 8})
+    tiny.write(tmp_path / "m.gguf")
+    with GGUFFile.open(tmp_path / "m.gguf") as file, GGUFFile.open(tmp_path / "head.gguf") as of_head:
+        assert read_next_layer(of_head, read_model(file)).count == 1
 
 
 def test_an_embedding_of_its_own_goes_before_the_models(tmp_path: Path) -> None:

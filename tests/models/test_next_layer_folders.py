@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 import octavo
 from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
+from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
@@ -196,3 +198,56 @@ def test_layers_that_are_not_understood_are_left_out(tmp_path: Path) -> None:
     save_file(stored | more, path)
     with open_model_file(tmp_path / "hf") as folder:
         assert head_of(read_model(folder)) is None
+
+
+def unknown(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return stored | {"mtp.layers.0.foo.weight": torch.ones(4)}
+
+
+def cut(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return stored | {"mtp.fc.weight": stored["mtp.fc.weight"][:5].clone()}
+
+
+def twice(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return stored | {"mtp.layers.0.eh_proj.weight": stored["mtp.fc.weight"].clone()}
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (unknown, "mtp.layers.0.foo.weight': is not part of this architecture$"),
+    (cut, r"nextn.eh_proj.weight': shape \[5, "),
+    (twice, r"mtp\.(fc|layers\.0\.eh_proj)\.weight': has the place of 'mtp\.(fc|layers\.0\.eh_proj)\.weight'"),
+])
+def test_faulty_layers_are_left_out(
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], told: str, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The model is read without, and so is the file that is made of it; who asks for them is told why they aren't."""
+    published(tmp_path / "hf", "qwen35")
+    path = tmp_path / "hf" / "model.safetensors"
+    save_file(change(load_file(path)), path)
+    caplog.set_level(logging.WARNING, "octavo")
+    for how in ("off", "auto"):
+        caplog.clear()
+        octavo.load(tmp_path / "hf", device="reference", n_ctx=64, speculate=how).close()  # type: ignore[arg-type]
+        assert [message for message in caplog.messages if "layers that guess tokens are left out: " in message]
+        assert len(caplog.messages) == 1
+    with pytest.raises(ModelError, match=told):
+        octavo.load(tmp_path / "hf", device="reference", n_ctx=64, speculate="mtp")
+    caplog.clear()
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
+    assert "layers that guess tokens are left out: " in caplog.text
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        assert read_model(file).hparams.n_next == 0
+
+
+def test_tensors_of_no_layer_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    published(tmp_path / "hf", "mimo2")
+    path = tmp_path / "hf" / "model.safetensors"
+    stored = load_file(path)
+    save_file(stored | {f"model.mtp.layers.{n}.enorm.weight": torch.ones(4) for n in ("00", "99999")}, path)
+    with open_model_file(tmp_path / "hf") as folder:
+        head = head_of(read_model(folder))
+    assert head is not None
+    assert head.count == 3
+    (told,) = caplog.messages
+    assert "tensor 'model.mtp.layers.00.enorm.weight' and 1 more are left out" in told

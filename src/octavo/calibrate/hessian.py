@@ -82,8 +82,11 @@ class Hessian:
         Where their squares add up to more than those of all others they are weighed down to these: codes would be good
         for a few first tokens alone that are hundreds of times as long.
         """
-        _require_vectors(x, self.name, self.size)
-        _require_finite(x, self.name)
+        for each in (x,) if y is None else (x, y):
+            _require_vectors(each, self.name, self.size)
+            _require_finite((each * each).sum(0), self.name)
+        if y is not None and len(y) != len(x):
+            raise UsageError(f"{self.name}: {len(y)} vectors beside {len(x)} (allowed: as many)")
         self._whole.append((x, x if y is None else y))
         self.tokens += len(x)
 
@@ -102,7 +105,8 @@ class Hessian:
 
     def diagonal(self) -> npt.NDArray[np.float64]:
         """The diagonal of `matrix`, float64 [K]: mean squares of the channels."""
-        whole = sum((on_host((x * x).sum(0)).astype(np.float64) for x, _ in self._whole), np.zeros(self.size))
+        squares = (on_host((arrays.double(x) ** 2).sum(0)) for x, _ in self._whole)
+        whole = sum(squares, np.zeros(self.size))
         own = on_host(self._sum.diagonal()).astype(np.float64)
         return (own + self._share_of_whole() * whole) / max(self.tokens, 1)
 

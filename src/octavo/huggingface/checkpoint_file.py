@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Self
 
-from octavo.errors import FileError, shown
+from octavo.errors import FileError, ModelError, shown
 from octavo.formats import BlockFormat, DeferredQTensor, QTensor
 from octavo.formats.spec import F32
 from octavo.huggingface.folder import Folder, read_folder
@@ -60,6 +60,10 @@ class CheckpointFile(GGUFFile):
     def layout(self) -> str | None:
         """How quantized weights lie in the folder, as in "gptq"; None where there are none."""
         return layout_name(self.folder.checkpoint, self.folder.config)
+
+    @property
+    def head_fault(self) -> ModelError | None:
+        return self.folder.head_fault
 
     def kv_scales(self) -> dict[str, F32]:
         """Scales that the folder has for caches of 8 bits, by its own names; none where they belong to no layout."""

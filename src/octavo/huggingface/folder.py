@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from octavo.errors import ModelError
 from octavo.huggingface.config.config_json import find_architecture, in_usual_words, read_hyperparams, read_keys
 from octavo.huggingface.config.generation_config import sampling_keys
 from octavo.huggingface.config.rope_config import rope_tensors
@@ -30,6 +32,8 @@ from octavo.models.shared.config import Config
 from octavo.models.shared.hparams import Hyperparams
 from octavo.text.tokenizer import MOST
 
+log = logging.getLogger("octavo")
+
 RECORD = "octavo_calibration.json"
 """What `octavo quantize --method` writes beside a checkpoint's weights, of what it did to them."""
 
@@ -38,7 +42,8 @@ RECORD = "octavo_calibration.json"
 class Folder:
     """A checkpoint as GGUF would have it, its config.json, and the sizes that this says.
 
-    moved  what is in another order than checkpoints of its kind have it
+    moved       what is in another order than checkpoints of its kind have it
+    head_fault  why its layers that guess tokens are left out
     """
 
     checkpoint: Checkpoint
@@ -47,10 +52,12 @@ class Folder:
     metadata: dict[str, Any]
     tensors: tuple[LazyTensor, ...]
     moved: Moved = field(default_factory=Moved)
+    head_fault: ModelError | None = None
 
 
 def read_folder(folder: str | os.PathLike[str]) -> Folder:
-    """The checkpoint in a folder; nothing but headers and the tokenizer is read.
+    """The checkpoint in a folder; nothing but headers and the tokenizer is read. Layers that guess tokens and lie apart
+    are left out where they are faulty, which a line in the log tells.
 
     Raises FileError for files that are wrong and for pickles, ModelError for an architecture, a quantization or tensors
     that are not known or contradict one another, and TokenizerError for a tokenizer that GGUF can't describe.
@@ -58,13 +65,30 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     checkpoint = Checkpoint.open(folder)
     whole = Config(checkpoint.config, checkpoint.path("config.json"))
     config = in_usual_words(text_part(checkpoint, whole))
-    architecture, sentence = find_architecture(config), read_sentence(checkpoint)
+    architecture = find_architecture(config)
     named: Callable[[str], str | None] | None = None if wrapper_of(whole) is None else text_name
-    if architecture.next_layer is not None and architecture.next_layer.apart:
-        count = count_layers(filter(None, map(named or str, checkpoint.tensors)), architecture)
+    if architecture.next_layer is None or not architecture.next_layer.apart:
+        return _read(checkpoint, whole, config, named)
+
+    def with_next(count: int) -> Folder:
+        own, text = config, names_behind(named or str, architecture, config.n_layer, count)
         if count or config.values.get("num_nextn_predict_layers"):
-            config = config.replaced({**config.values, "num_nextn_predict_layers": count})
-        named = names_behind(named or str, architecture, config.n_layer, count)
+            own = config.replaced({**config.values, "num_nextn_predict_layers": count})
+        return _read(checkpoint, whole, own, text)
+
+    try:
+        return with_next(count_layers(filter(None, map(named or str, checkpoint.tensors)), architecture))
+    except ModelError as error:
+        found, fault = with_next(0), error.of(error.file or checkpoint.folder)
+        log.warning("layers that guess tokens are left out: %s", fault)
+        return replace(found, head_fault=fault)
+
+
+def _read(
+    checkpoint: Checkpoint, whole: Config, config: Config, named: Callable[[str], str | None] | None
+) -> Folder:
+    """The checkpoint, of whose tensors those that have a name are read. Raises what `read_folder` raises."""
+    architecture, sentence = find_architecture(config), read_sentence(checkpoint)
     keys = read_keys(config) | sentence.keys
     numbers = layer_numbers(checkpoint, architecture, keys["block_count"])
     hp = read_hyperparams(config, keys, numbers)

@@ -6,6 +6,7 @@ import os
 import re
 from difflib import get_close_matches
 
+from octavo.data import DRAFTERS
 from octavo.errors import FileError, shown
 from octavo.io.hub.name import parse
 
@@ -61,6 +62,6 @@ def _close(name: str) -> str:
     except OSError:
         here = []
     if not folder:
-        here.append("demo")
+        here += ["demo", *DRAFTERS]
     found = get_close_matches(base, here, n=1, cutoff=0.75)
     return os.path.join(folder, found[0]) if found else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from octavo.errors import UsageError
 from octavo.router.catalog import KnownModel
 
 
@@ -45,13 +44,13 @@ def require_draft_fits(known: KnownModel) -> None:
     from octavo.io.model_path import resolve
     from octavo.models import read_model
     from octavo.runtime.engine.engine_config import asked_speculation
+    from octavo.runtime.speculation.open_draft import require_undivided
     from octavo.runtime.speculation.open_head import require_draft
     from octavo.text import Tokenizer
 
     engine = known.engine
     if engine.draft is not None:
-        if engine.tensor_parallel > 1:
-            raise UsageError("draft: there is no draft model for tensor_parallel", argument="draft")
+        require_undivided(engine.tensor_parallel)
         wanted = asked_speculation(engine.speculate, engine.draft)
         with open_model_file(resolve(engine.path)) as file:
             require_draft(engine.draft, read_model(file), Tokenizer.from_gguf(file), wanted)

@@ -159,5 +159,8 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="speculate is draft, but there is no draft model"):
         octavo.load(model, speculate="draft")
     for how in ("off", "lookup"):
-        with pytest.raises(UsageError, match=rf"speculate is {how}, beside a draft model \(allowed: auto, draft\)"):
+        problem = rf"speculate is {how}, beside a draft model or head \(allowed: auto, draft, or mtp for a head\)"
+        with pytest.raises(UsageError, match=problem):
             octavo.load(model, speculate=how, draft=model)
+    with pytest.raises(UsageError, match=r"draft: demo-mpt: there is no such file .*; did you mean demo-mtp\?"):
+        octavo.load(model, draft="demo-mpt")

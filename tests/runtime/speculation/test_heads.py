@@ -327,11 +327,12 @@ def test_a_model_that_is_divided_has_no_head(
     """What asks for one is refused before anything is started; by default a line says that it is left out."""
     tiny.write(tmp_path / "m.gguf", weights=tiny.alphabet(endless=True))
     head, divided = write_head(tmp_path / "head.gguf", block(exact=True)), {option: 2}
-    given: list[tuple[Any, dict[str, Any]]] = [
-        (alphabet_path, {"speculate": "mtp"}), (tmp_path / "m.gguf", {"draft": head}),
+    given: list[tuple[Any, dict[str, Any], str]] = [
+        (alphabet_path, {"speculate": "mtp"}, "speculate lookup"), (tmp_path / "m.gguf", {"draft": head}, "no draft"),
     ]
-    for path, options in given:
-        with pytest.raises(UsageError, match=f"{option} is 2, but a head computes with a whole model .allowed: 1, or"):
+    for path, options, otherwise in given:
+        problem = f"{option} is 2, but a head computes with a whole model .allowed: 1, or {otherwise}"
+        with pytest.raises(UsageError, match=problem):
             octavo.load(path, device="cpu", threads=2, n_ctx=64, weight_cache=False, **options, **divided)
     with GGUFFile.open(alphabet_path) as file:
         backend: Any = SimpleNamespace(communicator=SimpleNamespace(ranks=2) if option == "tensor_parallel" else None)

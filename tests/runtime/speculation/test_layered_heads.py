@@ -13,6 +13,7 @@ import octavo
 from octavo.backends import select
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
+from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.models.shared.architecture import NextLayer
@@ -141,6 +142,28 @@ def test_a_file_that_lacks_later_layers_has_those_before(tmp_path: Path) -> None
         assert found is not None
         assert found.later == ()
         assert len(read_next_layer(apart, main).later) == 1
+
+
+@pytest.mark.parametrize(("layer", "left"), [(0, 0), (1, 1)])
+def test_what_a_file_lacks_is_named(layer: int, left: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lacks = f"blk.{LAYERS + layer}.ffn_up.weight"
+    head = {name: value for name, value in blocks(3).items() if name != lacks}
+    path = write_with_head(tmp_path / "m.gguf", tiny.tensors(), head, **several(3))
+    octavo.load(path, device="reference", n_ctx=64).close()
+    (told,) = [message for message in caplog.messages if lacks in message]
+    assert told.endswith(f"tensor {lacks}: is missing, so that {left} of 3 layers guess tokens")
+    if not left:
+        with pytest.raises(ModelError, match=f"{lacks}: is missing"):
+            octavo.load(path, device="reference", n_ctx=64, speculate="mtp")
+
+
+def test_a_layer_of_the_model_is_none_that_guesses(tmp_path: Path) -> None:
+    """A count that is too large would make a smaller model of the file."""
+    more = {"qwen3.nextn_predict_layers": 2}
+    path = write_with_head(tmp_path / "m.gguf", tiny.tensors(), blocks(1), **more)
+    lacks = f"blk.{LAYERS - 1}.nextn.eh_proj.weight"
+    with pytest.raises(ModelError, match=f"qwen3.nextn_predict_layers: is 2, but tensor {lacks} is missing"):
+        octavo.load(path, device="reference", n_ctx=64, speculate="off")
 
 
 @pytest.mark.slow

@@ -271,7 +271,8 @@ def _refuse_others(checkpoint: Checkpoint, found: FoundTensors, expected: Mappin
     if others:
         outside = not others[0].startswith("blk.") and others[0] in found.single
         first = found.single[others[0]].name if outside else others[0]  # outside of layers as the checkpoint names it
-        raise _fault(checkpoint, first, f"and {len(others) - 1} more are not part of this architecture", None)
+        more = f", nor are {len(others) - 1} others" if len(others) > 1 else ""
+        raise _fault(checkpoint, first, f"is not part of this architecture{more}", None)
 
 
 def _first_of(numbers: list[int]) -> str:

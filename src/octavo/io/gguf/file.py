@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import Self
 
-from octavo.errors import GGUFError, shown
+from octavo.errors import GGUFError, ModelError, shown
 from octavo.formats.qtensor import QTensor
 from octavo.formats.rare import load
 from octavo.formats.spec import F32
@@ -52,6 +52,11 @@ class GGUFFile:
     def files(self) -> tuple[str, ...]:
         """Paths of the shards in order; of a file that is not split, its own."""
         return tuple(self._sources)
+
+    @property
+    def head_fault(self) -> ModelError | None:
+        """Why layers that guess tokens were left out when the file was opened; a GGUF file has all of its tensors."""
+        return None
 
     def cache_magnitudes(self) -> dict[str, F32]:
         """The largest magnitudes of keys and values that are known of the model beside its tensors, by the names that

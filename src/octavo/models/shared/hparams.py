@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from octavo.errors import ModelError, shown
+from octavo.graph.names import split_layer
 from octavo.models.shared import reader
 from octavo.models.shared.config import Config, Keys, rope_parameters
 from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader
@@ -216,7 +217,7 @@ def read_shared(
     head_dim = _read_head_dim(r, n_embd, n_head, equal_lengths)
     n_expert, n_expert_used = _read_experts(r, experts)
     n_ctx_train, n_layer = _context(r, 2048), r.size("block_count", LIMITS["block_count"])
-    n_next = r.count(NEXTN, n_layer - 1) if r.knows(NEXTN) else 0
+    n_next = _next_layers(r, n_layer)
     n_ff = largest(FF_WIDTH) if not n_expert or r.has(FF_WIDTH) else 0
     return Hyperparams(
         arch=r.arch,
@@ -272,6 +273,16 @@ def with_longrope(r: MetadataReader, hp: H) -> H:
 
 def _context(r: MetadataReader, default: int) -> int:
     return r.size("context_length", LIMITS["context_length"], default)
+
+
+def _next_layers(r: MetadataReader, n_layer: int) -> int:
+    """How many of a file's layers guess tokens. Raises ModelError where one of these is as those of the model are."""
+    n_next = r.count(NEXTN, n_layer - 1) if r.knows(NEXTN) else 0
+    parts = [split_layer(name) for name in r.shapes] if n_next else []
+    guess = {layer for layer, part in parts if part.startswith("nextn.")}
+    if plain := {i for i, _ in parts if i is not None and n_layer - n_next <= i < n_layer} - guess:
+        raise r.error(NEXTN, f"is {n_next}, but tensor blk.{min(plain)}.nextn.eh_proj.weight is missing")
+    return n_next
 
 
 def _read_head_dim(r: MetadataReader, n_embd: int, n_head: int, equal_lengths: bool) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from octavo.errors import ModelError
 from octavo.formats import QTensor
@@ -23,17 +22,28 @@ from octavo.graph.names import split_layer
 from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import ModelSpec, NextLayer
+from octavo.models.shared.architecture import Architecture, ModelSpec, NextLayer
 from octavo.models.shared.decoder import Decoder
 from octavo.models.shared.head import HeadSpec, require_vocabulary
 from octavo.models.shared.hidden_states import before_output
-from octavo.models.shared.hparams import Hyperparams
-from octavo.models.shared.reader import NEXTN
+from octavo.models.shared.hparams import Hyperparams, Key
+from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, HEADS, KV_HEADS, NEXTN, WINDOW
 from octavo.models.shared.refusal import require_model
+from octavo.models.shared.rope import Rope
 from octavo.models.shared.weights import Tensors, Weights, check_tensors
 
 OWN = {"token_embd": "nextn.embed_tokens", "output": "nextn.shared_head_head"}
 """What a block may have in place of the model's own."""
+
+
+KEYS = {
+    "n_layer": "block_count", "n_embd": "embedding_length", "n_ff": FF_WIDTH, "n_head": HEADS, "n_head_kv": KV_HEADS,
+    "head_dim": "attention.key_length", "n_vocab": "vocab_size", "n_expert": "expert_count", "n_window": WINDOW,
+    "n_expert_used": "expert_used_count", "n_ff_expert": EXPERT_WIDTH, "rope.dims": "rope.dimension_count",
+    "rope.base": "rope.freq_base", "rope.kind": "rope.scaling.type", "rope.factor": "rope.scaling.factor",
+    "rope.n_ctx_original": "rope.scaling.original_context_length", "rope_local.base": "rope.freq_base_swa",
+}
+"""Keys of metadata of sizes that all architectures have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +128,7 @@ def head_of(main: ModelSpec) -> NextLayerHead | None:
     if how is None or not hp.n_next or not isinstance(main.architecture.network, Decoder):
         return None
     spec = replace(main, hparams=_sizes(hp, main.file))
-    count = _count(spec)
+    count, _ = _count(spec)
     return NextLayerHead(main.file, main.architecture, spec.hparams, main=main, count=count) if count else None
 
 
@@ -138,9 +148,10 @@ def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
     hp = main.architecture.read(metadata, file.path, shapes)
     if not hp.n_next:
         raise ModelError("is 0: no layer guesses tokens", file=file.path, field=f"{name}.{NEXTN}", allowed="1 or more")
-    own, of_main = (_of_model(one) for one in (hp, main.hparams))
-    if wrong := next((field for field in own if own[field] != of_main[field]), None):
-        problem = f"the head is of a model with {wrong} {own[wrong]}; this one has {of_main[wrong]}"
+    own, of_main = (_of_model(one, main.architecture) for one in (hp, main.hparams))
+    if wrong := next((field for field in own | of_main if own.get(field) != of_main.get(field)), None):
+        size = f"{own.get(wrong)} layers" if wrong == "block_count" else f"{wrong} {own.get(wrong)}"
+        problem = f"the head is of a model with {size}; this one has {of_main.get(wrong)}"
         raise ModelError(problem, file=file.path)
     require_vocabulary(file, main)
     spec = replace(main, file=file, hparams=_sizes(hp, file))
@@ -150,14 +161,27 @@ def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
     }
     may_have = {name: replace(want, optional=True) for name, want in may_have.items()}
     check_tensors(file, may_have | _needed(spec, hp.n_layer))
-    return NextLayerHead(file, main.architecture, spec.hparams, main=main, count=_count(spec))
+    return NextLayerHead(file, main.architecture, spec.hparams, main=main, count=_count(spec)[0])
 
 
-def _of_model(hp: Hyperparams) -> dict[str, object]:
-    """What the sizes in a head's file and in its model's have in common: of lists by layer what is of the model's."""
-    values = vars(hp).items()
-    own = {name: value[: hp.n_layer] if isinstance(value, tuple) else value for name, value in values}
-    return {name: own[name] for name in own.keys() - {"n_ctx_train", "n_next", "next_windowed", "joined"}}
+def _of_model(hp: Hyperparams, architecture: Architecture) -> dict[str, object]:
+    """What the sizes in a head's file and in its model's have in common, by key of metadata: of lists by layer what is
+    of the model's, of ropes what is computed with."""
+    fields = KEYS | {key.name: key.field for key in architecture.keys if isinstance(key, Key)}
+    found = dict[str, object]()
+    for name, value in vars(hp).items():
+        field = fields.get(name, name)
+        if name in ("n_ctx_train", "n_next", "next_windowed", "joined"):
+            continue
+        if isinstance(value, Rope):
+            unused = set() if value.kind in ("yarn", "longrope") else {"n_ctx_original"}
+            parts = {f"{name}.{part}": one for part, one in vars(value).items() if part not in unused}
+            found |= {fields.get(part, part): one for part, one in parts.items()}
+        elif isinstance(value, tuple):
+            found |= {f"{field}[{i}]": one for i, one in enumerate(value[: hp.n_layer])}
+        else:
+            found[field] = value
+    return found
 
 
 def _needed(spec: ModelSpec, layer: int) -> Tensors:
@@ -170,12 +194,20 @@ def _needed(spec: ModelSpec, layer: int) -> Tensors:
     return found | {name: replace(whole[name], optional=False) for name in own}
 
 
-def _count(spec: ModelSpec) -> int:
-    """How many layers that guess, from the first on, a file has whole."""
-    first = spec.hparams.n_layer
-    needed = (_needed(spec, first + i).items() for i in range(spec.hparams.n_next))
-    has = (all(want.optional or name in spec.file.tensors for name, want in one) for one in needed)
-    return len(list(takewhile(bool, has)))
+def missing_tensor(main: ModelSpec) -> str | None:
+    """The first tensor that a model's own file lacks of the layers that guess tokens which it should have."""
+    if main.architecture.next_layer is None or not isinstance(main.architecture.network, Decoder):
+        return None
+    return _count(replace(main, hparams=_sizes(main.hparams, main.file)))[1]
+
+
+def _count(spec: ModelSpec) -> tuple[int, str | None]:
+    """How many layers that guess, from the first on, a file has whole, and what the next one lacks."""
+    for i in range(spec.hparams.n_next):
+        for name, want in _needed(spec, spec.hparams.n_layer + i).items():
+            if not want.optional and name not in spec.file.tensors:
+                return i, name
+    return spec.hparams.n_next, None
 
 
 def _sizes(hp: Hyperparams, file: GGUFFile) -> Hyperparams:

@@ -23,7 +23,8 @@ def asked_speculation(wanted: Speculate | None, draft: object = None) -> Specula
         problem = "speculate is draft, but there is no draft model: --draft MODEL (draft=MODEL) names one"
         raise UsageError(problem, argument="speculate")
     if draft is not None and wanted in ("lookup", "off"):
-        raise UsageError(f"speculate is {wanted}, beside a draft model (allowed: auto, draft)", argument="speculate")
+        problem = f"speculate is {wanted}, beside a draft model or head (allowed: auto, draft, or mtp for a head)"
+        raise UsageError(problem, argument="speculate")
     return wanted or "auto"
 
 

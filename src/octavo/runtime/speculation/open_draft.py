@@ -24,9 +24,9 @@ def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer, beside: int 
     that does not fit beside the other HostMemoryError, or BackendError of a GPU's memory; UsageError where `main` makes
     embeddings, or is divided among ranks.
     """
-    if main.config.embeds or main.ranks > 1:
-        what = "a model that makes embeddings" if main.config.embeds else "tensor_parallel"
-        raise UsageError(f"draft: there is no draft model for {what}", argument="draft")
+    if main.config.embeds:
+        raise UsageError("draft: there is no draft model for a model that makes embeddings", argument="draft")
+    require_undivided(main.ranks)
     spec = read_model(file)
     require_fit(spec, vocabulary)
     require_way_back(main.model, main.backends[0])
@@ -38,6 +38,13 @@ def open_draft(file: GGUFFile, main: Engine, vocabulary: Tokenizer, beside: int 
     draft = Engine(spec, main.backends, config)
     require_memory(main, draft.needs().total + beside, "its draft model and head" if beside else "its draft model")
     return draft
+
+
+def require_undivided(tensor_parallel: int) -> None:
+    """Raise UsageError where a model that has a draft model is divided among ranks."""
+    if tensor_parallel > 1:
+        problem = f"tensor_parallel is {tensor_parallel}, beside a draft model (allowed: 1, or no draft)"
+        raise UsageError(problem, argument="tensor_parallel")
 
 
 def require_way_back(main: ModelSpec, backend: Backend) -> None:

@@ -6,16 +6,17 @@ import logging
 import os
 from typing import Any
 
-from octavo.errors import ModelError, OctavoError, UsageError
+from octavo.errors import FileError, ModelError, OctavoError, UsageError
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.download_cache import shown_name
+from octavo.io.missing_model import require_there
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
 from octavo.models.shared.head import HeadSpec
-from octavo.models.shared.next_layer import head_of, read_next_layer
+from octavo.models.shared.next_layer import head_of, missing_tensor, read_next_layer
 from octavo.models.shared.refusal import is_next_layer
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.engine_config import EngineConfig, Speculate
@@ -38,8 +39,15 @@ def read_head(file: GGUFFile, main: ModelSpec) -> HeadSpec | None:
 
 
 def open_draft_file(path: str | os.PathLike[str], main: ModelSpec) -> GGUFFile:
-    """The file of what drafts for a model, by a path or a name: of a model or a head; or a folder of either."""
+    """The file of what drafts for a model, by a path or a name: of a model or a head; or a folder of either.
+
+    Raises UsageError where nothing is there.
+    """
     found = resolve(path)
+    try:
+        require_there(found)
+    except FileError as error:
+        raise UsageError(f"draft: {error}", argument="draft") from None
     if os.path.isdir(found):
         from octavo.huggingface.eagle3_folder import is_eagle3_folder, open_eagle3_folder
 
@@ -76,12 +84,19 @@ def own_head(main: ModelSpec, config: EngineConfig, backend: Backend) -> HeadSpe
     asked = config.speculate == "mtp"
     if not asked and (config.speculate != "auto" or config.embeds or is_embedding_model(main)):
         return None
-    head = head_of(main)
+    head, missing = head_of(main), missing_tensor(main)
     try:
+        if missing is not None:
+            whole = 0 if head is None else head.count
+            problem = f"is missing, so that {whole} of {main.hparams.n_next} layers guess tokens"
+            fault = ModelError(problem, file=main.file.path, field=f"tensor {missing}")
+            if head is None:
+                raise fault
+            log.warning("%s", fault)
         if head is None and asked:
             problem = "has no layer that guesses tokens (MTP), or none that can be computed"
             problem += "; --draft HEAD (draft=HEAD) takes a head in a file of its own"
-            raise ModelError(problem, file=main.file.path)
+            raise main.file.head_fault or ModelError(problem, file=main.file.path)
         if head is not None:
             require_head(head, config, backend)
         return head
@@ -100,7 +115,8 @@ def require_head(head: HeadSpec, config: EngineConfig, backend: Backend) -> None
     stages = config.pipeline if isinstance(config.pipeline, int) else len(config.pipeline)
     for option, parts in (("tensor_parallel", ranks), ("pipeline", stages)):
         if parts > 1:
-            problem = f"{option} is {parts}, but a head computes with a whole model (allowed: 1, or speculate lookup)"
+            otherwise = "speculate lookup" if head.file is main.file else "no draft"
+            problem = f"{option} is {parts}, but a head computes with a whole model (allowed: 1, or {otherwise})"
             raise UsageError(problem, argument=option)
     require_way_back(main, backend)
     main.graph(tap=head.tap)

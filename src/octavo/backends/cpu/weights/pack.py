@@ -268,7 +268,8 @@ def _smallest_kind(tensor: QTensor) -> ScaleKind:
 
 
 def _is_exponent(d: F32) -> bool:
-    return bool((np.ldexp(np.float32(1), _exponents(d).astype(np.int32) - 127) == d).all())
+    with np.errstate(over="ignore"):  # of NaN and Inf
+        return bool((np.ldexp(np.float32(1), _exponents(d).astype(np.int32) - 127) == d).all())
 
 
 def _is_half(d: F32) -> bool:
