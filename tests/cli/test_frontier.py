@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ def test_plan_table_and_files(octavo: Run, text: str, tmp_path: Path, monkeypatc
     model = str(tiny.write(tmp_path / "base.gguf"))
     out, calibration = tmp_path / "out", str(tiny.write_letters(tmp_path / "letters.txt", 200))
     given = ("frontier", model, "-o", str(out), "--calibration", calibration, "--text", text, *SMALL)
-    dry = octavo(*given, "--dry-run")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        dry = octavo(*given, "--dry-run")
+        assert "a frontier's page needs matplotlib" in octavo(*given).error()
     assert (dry.status, out.exists()) == (0, False)
     assert "base-6bpw.gguf  6 bits per weight" in dry.out
     assert "2 windows of 32 tokens to calibrate" in dry.out

@@ -53,6 +53,13 @@ def test_rows_of_tensors(octavo: Run, src: str, dst: str) -> None:
     assert re.fullmatch(rf"done in [\d.]+ s; next: octavo run {re.escape(dst)}", got.out.splitlines()[-1])
 
 
+def test_a_file_called_as_the_built_in_model_is_told_apart(
+    octavo: Run, src: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert octavo("quantize", src, "demo", "Q4_K_M").out.endswith("; next: octavo run ./demo\n")
+
+
 def test_presets_and_their_sizes(octavo: Run, src: str, dst: str) -> None:
     found = json.loads(octavo("quantize", src, "--list", "--json").out)["presets"]
     sizes = {row["preset"]: row["bytes"] for row in found}

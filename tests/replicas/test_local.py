@@ -124,6 +124,32 @@ def test_a_signal_that_ends_a_process_has_its_name() -> None:
     assert asyncio.run(why("os._exit(3)")) == "its process ended with status 3"
 
 
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_replica_that_is_interrupted_while_it_starts_says_nothing(
+    imported: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import asyncio
+
+    from octavo.replicas.replica_process import start
+
+    async def interrupted() -> str:
+        running = local.LocalProcess(*start(processes(1).setup(0)))
+        while imported and not children(running.process.pid):  # its engine, which `main` starts
+            await asyncio.sleep(0.001)
+        running.process.send_signal(signal.SIGINT)
+        why = await running.ended()
+        await running.close()
+        return why
+
+    assert asyncio.run(interrupted()) == "its process was killed by SIGINT"
+    assert capfd.readouterr().err == ""
+
+
+def children(pid: int) -> str:
+    """Processes that a process has started, on Linux."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
 def test_the_certificate_is_the_fronts_alone() -> None:
     """The front speaks plain HTTP to its replicas."""
     shown = replace(OPTIONS, certificate=Certificate(CERT, KEY))

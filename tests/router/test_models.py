@@ -421,3 +421,37 @@ def test_loading_again_waits_until_the_last_server_has_ended() -> None:
             assert (world.loaded, world.here, model.held) == (["a", "a"], {"a"}, 2 * GIB)
 
     run(test)
+
+
+@pytest.mark.parametrize("loading", [False, True])
+def test_one_that_is_being_unloaded_ends_with_all(loading: bool) -> None:
+    async def test() -> None:
+        async with worlds({"a": 2}, memory=3) as (world, models):
+            model = models.find("a")
+            if loading:
+                world.may_load.clear()
+                models.load(model)
+                await asyncio.wait_for(model.granted.wait(), HANG_S)
+            else:
+                await ask(models, "a")
+            models.unload(model)
+            while model.state != "stopping":
+                await asyncio.sleep(0)
+        assert model.state == "unloaded"
+
+    run(test)
+
+
+def test_a_load_that_is_given_up_ends_what_made_room_for_it() -> None:
+    async def test() -> None:
+        async with worlds({"a": 2, "b": 2}, memory=3) as (world, models):
+            await ask(models, "a")
+            models.load(models.find("b"))
+            while models.models["a"].state != "stopping":
+                await asyncio.sleep(0)
+            models.unload(models.find("b"))
+            await become(models, a="unloaded", b="unloaded")
+            await ask(models, "a")
+            assert world.here == {"a"}
+
+    run(test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -49,18 +50,24 @@ def start(setup: Setup) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs, ExitStack() as failing:
         failing.enter_context(ours)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.replicas.replica_process", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, **setup.environment},
-        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # while it imports
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "octavo.replicas.replica_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, **setup.environment},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         Channel(ours).send(encode(setup))
         failing.pop_all()
     return process, ours
 
 
 def main() -> None:
-    """Run with the number of a socket that this process was given."""
+    """Run with the number of a socket that this process was given. SIGINT ends it without Python's traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     messages = channel.received()
     first = next(messages, None)

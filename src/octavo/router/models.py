@@ -66,6 +66,7 @@ class Model:
     used       when it was asked for something last, `began` when it was loaded, `failed` when it could not be
     failure    why that was
     info       what its server tells of it
+    closing    ends its server, whoever waits for that
     progress   how far it is while it is loaded
     loads      times that it was loaded, the last time in `seconds`
     failures   times that it could not be, or ended by itself
@@ -88,6 +89,7 @@ class Model:
     failure: OctavoError | None = None
     info: dict[str, Any] = field(default_factory=dict)
     loading: asyncio.Task[None] | None = None
+    closing: asyncio.Task[None] | None = None
     progress: Loading | None = None
     loads: int = 0
     seconds: float = 0.0
@@ -387,13 +389,19 @@ class Models:
         return in_unit(nbytes, self.unit)
 
     async def _end(self, model: Model, state: State) -> None:
-        """End a model's server if it has one, and have its room back."""
+        """End a model's server if it has one, and have its room back, also where who waits for that is cancelled."""
         while model.state == "stopping":
             await self._change()
-        if (pool := model.pool) is not None:
+        if model.pool is None:
+            self._ended(model, state)
+        else:
             self._set(model, "stopping")
-            await pool.close()
-        model.pool, model.held, model.progress = None, 0, None
+            model.closing = closing = asyncio.get_running_loop().create_task(model.pool.close())
+            closing.add_done_callback(lambda _: self._ended(model, state))
+            await asyncio.shield(closing)
+
+    def _ended(self, model: Model, state: State) -> None:
+        model.pool, model.closing, model.held, model.progress = None, None, 0, None
         self._leaving.discard(model)
         self._set(model, state)
 

@@ -191,6 +191,7 @@ class EngineLoop:
             self.core.add(Request([token] * n_prompt, make_sampler(SamplingParams(temperature=0.0)), max_tokens=3))
             while not self.core.scheduler.idle:
                 self.core.step()
+        self.core.scheduler.prompt_tokens = self.core.scheduler.cached_tokens = 0
         self.model.engine.prefixes.clear()
 
     def _take_messages(self, pause: float | None) -> bool:

@@ -36,7 +36,7 @@ from octavo.server.engine.engine_protocol import Add, Ping, Pong, Quit, Ready, S
 from octavo.server.engine.fake import INFO
 from octavo.server.engine.launch import ENDING, STDIN, launch
 from octavo.server.engine.process import LOST, ProcessClient
-from octavo.server.serve import _ending
+from octavo.server.serve import _ending, run
 from octavo.server.serve_options import EngineOptions
 from tests.limits import HANG_S
 from tests.server.http.test_tls import CERT, KEY
@@ -386,6 +386,24 @@ def test_a_first_engine_that_can_not_be_started_is_the_end(monkeypatch: pytest.M
             await asyncio.wait_for(client.ready(), 30)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_an_engine_that_is_killed_while_it_loads_is_named(told: bool) -> None:
+    """uvloop refuses to write to what is closed, as the socket of an engine is that has ended."""
+    ours, theirs = socket.socketpair()
+    process = SimpleNamespace(kill=lambda: None, poll=lambda: -9)
+    launched = SimpleNamespace(socket=ours, process=process, told=told)
+    client = ProcessClient(EngineOptions("demo"), launched)  # type: ignore[arg-type]
+
+    async def scenario() -> None:
+        await client.start()
+        theirs.close()
+        with pytest.raises(EngineDiedError, match=r"^its process was killed by SIGKILL$"):
+            await client.ready()
+        await client.close()
+
+    run(scenario())
 
 
 def test_nothing_of_a_process_that_can_not_be_started_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

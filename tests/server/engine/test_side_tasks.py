@@ -165,6 +165,13 @@ def test_the_loop_takes_turns(model: Model) -> None:
     assert np.linalg.norm(np.frombuffer(found.data, "<f4")) == pytest.approx(1, abs=1e-5)
 
 
+def test_the_warm_up_counts_as_no_prompt(model: Model) -> None:
+    loop = EngineLoop(model, lambda message: None, itl_target=0.0, embeddings=False)
+    loop.warm_up()
+    assert loop.core is not None
+    assert (loop.core.stats().prompt_tokens, loop.core.stats().cached_tokens) == (0, 0)
+
+
 def test_sizes_that_are_made_ready_are_left_out_of_searches_for_garbage(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,7 @@ def test_properties(server: Server, model: Model) -> None:
     slots = server.get("/slots")
     assert len(slots) == props["total_slots"] == 8
     assert not any(slot["is_processing"] for slot in slots)
+    assert {slot["speculative"] for slot in slots} == {bool(props["drafts"])} == {True}
 
 
 def test_adapters(server: Server, model: Model) -> None:

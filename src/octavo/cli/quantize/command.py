@@ -236,7 +236,8 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
     if fitted is not None:
         _show_fit(fitted)
     if started is not None and not report.dry_run:
-        next_one = f"octavo {_command(report.target)} {shlex.quote(printable(report.target))}"
+        shown = "./demo" if report.target == "demo" else printable(report.target)  # not the built-in one
+        next_one = f"octavo {_command(report.target)} {shlex.quote(shown)}"
         print(f"done in {monotonic() - started:.1f} s; next: {next_one}")
 
 

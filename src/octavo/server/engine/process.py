@@ -114,7 +114,7 @@ class ProcessClient(EngineClient):
         """Tell an engine its options and take its messages until it ends: why it did."""
         reader, self._writer = await asyncio.open_connection(sock=launched.socket)
         if not launched.told:
-            self._writer.write(frame(encode(self.options)))
+            self._write(self.options)
         taking = asyncio.ensure_future(self._take_all(reader, launched.process))
         looking = asyncio.ensure_future(self._look(launched))
         try:
@@ -177,7 +177,11 @@ class ProcessClient(EngineClient):
             self._launched = None  # only now: who cancels this sees to the process itself
 
     def _send(self, message: ToEngine) -> None:
-        if self._writer is not None:  # else the engine is about to be gone, and so is what the message is about
+        self._write(message)
+
+    def _write(self, message: ToEngine | EngineOptions) -> None:
+        """To an engine that is gone, nothing: so is what the message is about. uvloop would raise there."""
+        if self._writer is not None and not self._writer.transport.is_closing():
             self._writer.write(frame(encode(message)))
 
     def submit(self, adds: Sequence[Add]) -> EngineStream:

@@ -317,7 +317,7 @@ async def slots(request: Request) -> Response:
     service = service_of(request)
     info, running = service.info, service.client.stats.running
     return json_response([
-        {"id": i, "n_ctx": info.n_ctx, "speculative": False, "is_processing": i < running}
+        {"id": i, "n_ctx": info.n_ctx, "speculative": bool(info.drafts), "is_processing": i < running}
         for i in range(info.max_sequences)
     ])
 
