@@ -137,11 +137,14 @@ def test_heads_that_do_not_fit_are_refused(without: str, more: dict[str, int], p
 
 
 def test_a_head_of_another_context_fits(tmp_path: Path) -> None:
-    """Without yarn nothing is computed with it."""
+    """Without yarn nothing is computed with it: it is used as far as its model is."""
     write_head(tmp_path / "head.gguf", block(), **{"qwen3.context_length": 8})
     tiny.write(tmp_path / "m.gguf")
     with GGUFFile.open(tmp_path / "m.gguf") as file, GGUFFile.open(tmp_path / "head.gguf") as of_head:
-        assert read_next_layer(of_head, read_model(file)).count == 1
+        main = read_model(file)
+        head = read_next_layer(of_head, main)
+        assert head.count == 1
+        assert head.hparams.n_ctx_train == main.hparams.n_ctx_train
 
 
 def test_an_embedding_of_its_own_goes_before_the_models(tmp_path: Path) -> None:

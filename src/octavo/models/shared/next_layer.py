@@ -154,7 +154,7 @@ def read_next_layer(file: GGUFFile, main: ModelSpec) -> NextLayerHead:
         problem = f"the head is of a model with {size}; this one has {of_main.get(wrong)}"
         raise ModelError(problem, file=file.path)
     require_vocabulary(file, main)
-    spec = replace(main, file=file, hparams=_sizes(hp, file))
+    spec = replace(main, file=file, hparams=replace(_sizes(hp, file), n_ctx_train=main.hparams.n_ctx_train))
     may_have = {
         name: want for name, want in spec.architecture.tensors(hp).items()
         if (layer := split_layer(name)[0]) is None or layer >= hp.n_layer
