@@ -15,7 +15,7 @@ from octavo.errors import UsageError
 from octavo.replicas import ray_actors, relay
 from octavo.replicas.ray_actors import RayLauncher, RayReplica
 from octavo.replicas.replica import Served
-from octavo.replicas.replica_process import encode
+from octavo.replicas.setup import encode
 from octavo.server.engine.ray_cluster import LOCAL
 from tests.replicas.live_front import ENGINE, OPTIONS, fronting
 from tests.replicas.requests import answer, chance_and_time, requests

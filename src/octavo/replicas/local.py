@@ -17,7 +17,8 @@ import msgspec
 from octavo.backends.cores import cores
 from octavo.errors import UsageError, end_of_process
 from octavo.replicas.replica import Refused, Served, from_replica
-from octavo.replicas.replica_process import Setup, encode, start
+from octavo.replicas.replica_process import start
+from octavo.replicas.setup import Setup, encode
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.engine_protocol import Asks, Go, Loading
 from octavo.server.engine.launch import GONE_S

@@ -15,7 +15,8 @@ import msgspec
 
 from octavo.replicas.local import LocalProcess
 from octavo.replicas.replica import Served
-from octavo.replicas.replica_process import Setup, encode, start
+from octavo.replicas.replica_process import start
+from octavo.replicas.setup import Setup, encode
 from octavo.server.engine.ray_cluster import LOCAL, RayCluster, first_line
 from octavo.server.serve_options import EngineOptions, ServerOptions
 

@@ -22,7 +22,7 @@ from octavo.errors import OctavoError, UsageError
 from octavo.huggingface import open_model_file
 from octavo.io.model_path import resolve
 from octavo.io.system_memory import resident
-from octavo.replicas.replica_process import Setup, encode
+from octavo.replicas.setup import Setup, encode
 from octavo.server.engine.channel import Channel
 from octavo.server.engine.client import EngineDiedError
 from octavo.server.engine.engine_protocol import Asks, Loading

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from octavo.replicas.local import LocalProcess
-from octavo.replicas.replica_process import Setup, start
+from octavo.replicas.replica_process import start
+from octavo.replicas.setup import Setup
 from octavo.router.catalog import KnownModel
 from octavo.server.engine.engine_protocol import Asks, Loading
 

@@ -148,7 +148,7 @@ def test_nothing_is_sent_while_an_ended_engine_is_put_away() -> None:
     ours, theirs = socket.socketpair()
     killed, gone = Event(), Event()
     process = SimpleNamespace(kill=killed.set, poll=lambda: -9 if gone.is_set() or not killed.is_set() else None)
-    client = ProcessClient(EngineOptions("demo"), SimpleNamespace(socket=ours, process=process))  # type: ignore[arg-type]
+    client = ProcessClient(EngineOptions("demo"), SimpleNamespace(socket=ours, process=process, told=False))  # type: ignore[arg-type]
     one = Add([1], [5, 6], SamplingParams(), 0)
 
     async def scenario() -> None:
@@ -181,7 +181,7 @@ def test_an_engine_that_was_told_to_end_is_no_fault(caplog: pytest.LogCaptureFix
 
     process = SimpleNamespace(kill=lambda: None, poll=poll)
     options = EngineOptions("demo", cache_disk=1 << 30)
-    client = ProcessClient(options, SimpleNamespace(socket=ours, process=process))  # type: ignore[arg-type]
+    client = ProcessClient(options, SimpleNamespace(socket=ours, process=process, told=False))  # type: ignore[arg-type]
 
     def answer() -> None:
         channel = Channel(theirs)
@@ -209,7 +209,7 @@ class Puppet:
     """A process at the other end of a socket that says what a test tells it to, and a `Pong` to each `Ping`."""
 
     def __init__(self, pong: Pong | None) -> None:
-        self.pong, self.pings = pong, 0
+        self.pong, self.pings, self.told = pong, 0, False
         self.socket, self._theirs = socket.socketpair()
         self.killed = Event()
         self.process: Any = SimpleNamespace(kill=self.killed.set, poll=lambda: -9 if self.killed.is_set() else None)
