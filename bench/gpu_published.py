@@ -83,8 +83,8 @@ class Sizes:
     long: int = LONG
     workload: tuple[int, int] = engine.WORKLOADS["a"]
     steps: int = STEPS
-    batch: int = 512
-    """Tokens of a prompt in a step, but for tests of prompts."""
+    batch: int | None = None
+    """Tokens in a step, but for tests of prompts; by default as a server has them."""
 
 
 DRY = Sizes((1, 2), (3, 4), 24, 40, (6, 3), 2, 16)
@@ -115,7 +115,7 @@ class Measured:
                 yield from self._decode(left)
 
     def _model(self, n_ctx: int, sequences: int = 1, n_batch: int | None = None, cache: Any = "f16") -> Model:
-        n_batch = n_batch or max(self.sizes.batch, usual_batch(sequences, self.backends[0]))
+        n_batch = n_batch or self.sizes.batch or usual_batch(sequences, self.backends[0])
         config = EngineConfig(n_ctx=n_ctx, n_batch=n_batch, max_sequences=sequences, cache_type=cache)
         return open_model(self.path, self.backends, config)
 

@@ -57,7 +57,8 @@ def test_a_file_called_as_the_built_in_model_is_told_apart(
     octavo: Run, src: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert octavo("quantize", src, "demo", "Q4_K_M").out.endswith("; next: octavo run ./demo\n")
+    for name in ("demo", "demo-mtp"):
+        assert octavo("quantize", src, name, "Q4_K_M").out.endswith(f"; next: octavo run ./{name}\n")
 
 
 def test_presets_and_their_sizes(octavo: Run, src: str, dst: str) -> None:

@@ -17,6 +17,7 @@ from octavo.cli.plain import printable, to_json
 from octavo.cli.progress_bar import Bar
 from octavo.cli.quantize.method_options import MethodOptions
 from octavo.cli.quantize.scheme import SchemeOptions
+from octavo.data import resolve
 from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
@@ -236,8 +237,8 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
     if fitted is not None:
         _show_fit(fitted)
     if started is not None and not report.dry_run:
-        shown = "./demo" if report.target == "demo" else printable(report.target)  # not the built-in one
-        next_one = f"octavo {_command(report.target)} {shlex.quote(shown)}"
+        target = report.target if resolve(report.target) == report.target else f"./{report.target}"  # not the built-in
+        next_one = f"octavo {_command(report.target)} {shlex.quote(printable(target))}"
         print(f"done in {monotonic() - started:.1f} s; next: {next_one}")
 
 

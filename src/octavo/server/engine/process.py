@@ -114,7 +114,7 @@ class ProcessClient(EngineClient):
         """Tell an engine its options and take its messages until it ends: why it did."""
         reader, self._writer = await asyncio.open_connection(sock=launched.socket)
         if not launched.told:
-            self._write(self.options)
+            self._send(self.options)
         taking = asyncio.ensure_future(self._take_all(reader, launched.process))
         looking = asyncio.ensure_future(self._look(launched))
         try:
@@ -176,10 +176,7 @@ class ProcessClient(EngineClient):
                 log.warning("the engine's process %d can't be killed and is left alone", launched.process.pid)
             self._launched = None  # only now: who cancels this sees to the process itself
 
-    def _send(self, message: ToEngine) -> None:
-        self._write(message)
-
-    def _write(self, message: ToEngine | EngineOptions) -> None:
+    def _send(self, message: ToEngine | EngineOptions) -> None:
         """To an engine that is gone, nothing: so is what the message is about. uvloop would raise there."""
         if self._writer is not None and not self._writer.transport.is_closing():
             self._writer.write(frame(encode(message)))

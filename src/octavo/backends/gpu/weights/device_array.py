@@ -105,9 +105,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, axis: int = 0) -> Any:
         if method == "reduce" and ufunc is np.bitwise_or:
-            tensor = inputs[0].tensor
-            wide = tensor.to(WIDER.get(tensor.dtype, tensor.dtype))
-            return DeviceArray(reduce(torch.bitwise_or, wide.unbind(axis)).to(tensor.dtype))
+            return DeviceArray(reduce(torch.bitwise_or, _computable(self.tensor).unbind(axis)).to(self.tensor.dtype))
         known = UFUNCS.get(ufunc) or TESTS.get(ufunc)
         if method != "__call__" or known is None:
             return NotImplemented
@@ -127,10 +125,15 @@ class DeviceArray(NDArrayOperatorsMixin):
             return x if isinstance(x, int) else x.item()
         if x.tensor.dtype != kind:
             raise TypeError(f"operands of {kind} and {x.tensor.dtype}")
-        return x.tensor.to(WIDER.get(kind, kind))
+        return _computable(x.tensor)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return FUNCTIONS[function](*args, **kwargs) if function in FUNCTIONS else NotImplemented
+
+
+def _computable(x: torch.Tensor) -> torch.Tensor:
+    """The numbers in a type that torch computes with."""
+    return x.to(WIDER.get(x.dtype, x.dtype))
 
 
 def on_device(x: npt.NDArray[Any], device: torch.device) -> DeviceArray:
