@@ -30,7 +30,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ import engine
 import published_table
 import results_file
 from octavo.backends import select
-from octavo.bench import machine, synthetic
 from octavo.bench.cost import OpLoad
 from octavo.bench.empty_steps import reply_seconds
 from octavo.bench.gpu import has_events
@@ -63,11 +61,9 @@ from published_models import (
     SECONDS,
     SHARE_AT_DEPTH,
     USUAL,
-    remove,
-    tiny,
 )
+from published_run import Case, PublishedRun, aim, arguments, make, tell
 
-Case = dict[str, Any]
 KEPT = "gpu-published"
 STEPS, TURNS = 32, 3
 """Steps of a turn after a long context, and turns, of which the best counts."""
@@ -164,7 +160,7 @@ class Measured:
             if f"prompt {depth}" not in skip:
                 near = self._prompts(subject, limits, short)["rate"]
                 found = self._prompts(subject, limits, depth)
-                yield found | _aim(found["rate"], PROMPT_AT_DEPTH * near)
+                yield found | aim(found["rate"], PROMPT_AT_DEPTH * near)
             for n in (1, 8):
                 if f"decode {n} @{depth}" in skip:
                     continue
@@ -173,7 +169,7 @@ class Measured:
                 seconds = min(subject.decode(self.sizes.steps) for _ in range(TURNS)) / self.sizes.steps
                 found = _case(f"decode {n} @{depth}", n / seconds, n, _bound(subject, limits, [depth] * n, [1] * n), {})
                 if "limit" in found:
-                    found |= _aim(found["rate"], found["rate"] / found["limit"] * SHARE_AT_DEPTH)
+                    found |= aim(found["rate"], found["rate"] / found["limit"] * SHARE_AT_DEPTH)
                 yield found
 
     def _start(self) -> Iterator[Case]:
@@ -212,77 +208,21 @@ def _bound(subject: EngineSubject, limits: Roofline, past: list[int], new: list[
 
 def _case(test: str, rate: float, tokens: int, least: Bound, aims: Any) -> Case:
     """A rate, beside its aim and the limit of what took `tokens` of it."""
-    found: Case = {"test": test, "rate": round(rate, 1)} | (_aim(rate, aims[test]) if test in aims else {})
+    found: Case = {"test": test, "rate": round(rate, 1)} | (aim(rate, aims[test]) if test in aims else {})
     share = least.share(tokens / rate)
     return found | ({} if share is None else {"limit": round(share[0], 3), "bound": share[1]})
 
 
-def _aim(rate: float, aim: float) -> Case:
-    return {"aim": round(aim, 1), "of_aim": round(rate / aim, 3)}
+class Run(PublishedRun):
+    """On the card, or without one tiny models on the CPU."""
 
-
-class Run:
-    """All parts that are asked for, each in a process; cases are kept in a file beside the result."""
+    script, models, usual = __file__, MODELS, USUAL
 
     def __init__(self, asked: argparse.Namespace) -> None:
-        self.asked, self.end = asked, time.monotonic() + asked.budget
-        self.device = "gpu" if not asked.dry or os.environ.get("TRITON_INTERPRET") == "1" else "cpu"
-        card = _card(self.device)
-        self.described = results_file.described(card, **card.pop("versions", {}), commit=asked.commit)
-        self.name = f"{KEPT}-{card.get('arch', 'cpu')}"
-        self.kept = asked.output / f"{self.name}-{asked.commit}.cases"
-        self.cases: list[Case] = json.loads(self.kept.read_text("utf-8")) if self.kept.exists() else []
-        if asked.again:
-            failed = {(c["model"], c["part"]) for c in self.cases if "failed" in c}
-            self.cases = [c for c in self.cases if (c["model"], c["part"]) not in failed or "rate" in c]
-
-    def all(self) -> None:
-        for name in self.asked.models:
-            parts = list(self.asked.parts or (*USUAL, *MODELS[name].more))
-            path = MODELS[name].path(self.asked.folder, name)
-            for part in parts:
-                if time.monotonic() > self.end:
-                    print(f"--budget is over before {part} of {name}; the same command goes on from there")
-                    return
-                if not self._done(name, part):
-                    self._part(name, part, path)
-            if self.asked.delete and all(self._done(name, part) for part in parts):
-                remove(path)
-
-    def _done(self, name: str, part: str) -> bool:
-        return any((c["model"], c["part"], c["test"]) == (name, part, "done") for c in self.cases)
-
-    def _part(self, name: str, part: str, path: Path) -> None:
-        done = [c["test"] for c in self.cases if (c["model"], c["part"]) == (name, part)]
-        measure = {"name": name, "path": str(path), "part": part, "device": self.device, "dry": self.asked.dry,
-                   "skip": done}
-        if not path.exists():
-            begun = time.monotonic()
-            subprocess.run([sys.executable, __file__, "--make", json.dumps(measure)], check=True)
-            print(f"{path} made in {time.monotonic() - begun:.1f} s", flush=True)
-        command = [sys.executable, __file__, "--measure", json.dumps({**measure, "begun": time.time()})]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            late = threading.Timer(max(1.0, self.end - time.monotonic()), process.kill)
-            late.start()
-            for line in process.stdout:
-                if line.startswith("{"):
-                    self._keep({"model": name, "part": part, **json.loads(line)})
-            late.cancel()
-        if process.returncode and time.monotonic() >= self.end:
-            return
-        if process.returncode and "failed" not in (self.cases or [{}])[-1]:
-            self._keep({"model": name, "part": part, "test": part, "failed": f"ended with status {process.returncode}"})
-        self._keep({"model": name, "part": part, "test": "done"})
-
-    def _keep(self, case: Case) -> None:
-        self.cases.append(case)
-        self.kept.parent.mkdir(parents=True, exist_ok=True)
-        self.kept.write_text(json.dumps(self.cases), encoding="utf-8")
-        if case["test"] != "done":
-            print(case, flush=True)
-            shown = [c for c in self.cases if c["test"] != "done"]
-            results_file.write(self.name, {**self.described, "cases": shown}, self.asked.output)
+        device = "gpu" if not asked.dry or os.environ.get("TRITON_INTERPRET") == "1" else "cpu"
+        card = _card(device)
+        described = results_file.described(card, **card.pop("versions", {}), commit=asked.commit)
+        super().__init__(asked, device, f"{KEPT}-{card.get('arch', 'cpu')}", described)
 
 
 def _card(device: str) -> dict[str, Any]:
@@ -297,44 +237,18 @@ def _card(device: str) -> dict[str, Any]:
 
 
 def measure(name: str, path: str, part: str, device: str, dry: bool, skip: list[str], begun: float) -> None:
-    """Print the cases of a part, a JSON object a line; one that fails says why."""
-    try:
-        found = Measured(name, Path(path), part, device, DRY if dry else Sizes(), begun)
-        for case in found.cases(set(skip)):
-            print(json.dumps(case), flush=True)
-    except (Exception, SystemExit) as error:
-        print(json.dumps({"test": part, "failed": f"{type(error).__name__}: {error}"[:500]}), flush=True)
-        raise
-
-
-def make(name: str, path: str, dry: bool, **others: Any) -> None:
-    model = MODELS[name]
-    if dry:
-        synthetic.SHAPES[model.shape] = tiny(synthetic.SHAPES[model.shape])
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    model.make(Path(path), model.shape)
+    """Print the cases of a part."""
+    sizes = DRY if dry else Sizes()
+    tell(lambda: Measured(name, Path(path), part, device, sizes, begun).cases(set(skip)), part)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
-    usual = ", ".join(USUAL)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help=f"default: {usual}, and of some models depth, cache")
-    parser.add_argument("--budget", type=float, default=1e6, help="seconds after which no case begins or goes on")
-    parser.add_argument("--again", action="store_true", help="try parts again that failed")
-    parser.add_argument("--delete", action="store_true", help="remove each model after its parts")
-    parser.add_argument("--dry", action="store_true", help="tiny models, on the CPU or by Triton's interpreter")
-    parser.add_argument("--commit", default=machine.commit())
-    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS, help="folder for the result")
-    parser.add_argument("--table", type=Path, help="print a result as tables of Markdown")
-    parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--make", type=json.loads, help=argparse.SUPPRESS)
+    parser = arguments(__doc__, MODELS, PARTS, f"{', '.join(USUAL)}, and of some models depth, cache")
     asked = parser.parse_args()
     if asked.measure:
         measure(**asked.measure)
     elif asked.make:
-        make(**asked.make)
+        make(MODELS[asked.make["name"]], asked.make["path"], asked.make["dry"])
     elif asked.table:
         print(published_table.markdown(json.loads(asked.table.read_text("utf-8"))))
     elif asked.folder is None:

@@ -26,21 +26,21 @@ def _speeds(rows: dict[tuple[str, str], dict[str, Case]]) -> str:
     used = [test for test in DECODE if any(test in tests for tests in found.values())]
     prompts = sorted({test for tests in found.values() for test in tests if test.startswith("prompt ")})
     head = [*(DECODE[test] for test in used), *prompts]
-    return _table(["model", *head], [[name, *(_rate(tests.get(t)) for t in (*used, *prompts))]
+    return table(["model", *head], [[name, *(_rate(tests.get(t)) for t in (*used, *prompts))]
                                      for name, tests in found.items()])
 
 
 def _depths(rows: dict[tuple[str, str], dict[str, Case]]) -> str:
     found = {name: tests for (kind, name), tests in rows.items() if kind == "depth"}
     used = list(dict.fromkeys(test for tests in found.values() for test in tests))
-    return _table(["model", *used], [[name, *(_rate(tests.get(t)) for t in used)] for name, tests in found.items()])
+    return table(["model", *used], [[name, *(_rate(tests.get(t)) for t in used)] for name, tests in found.items()])
 
 
 def _starts(rows: dict[tuple[str, str], dict[str, Case]]) -> str:
     found = {name: tests["start"] for (kind, name), tests in rows.items() if kind == "start" and "start" in tests}
     keys = {"answers": "answers after, s", "ready": "ready after, s", "reserved_mib": "captured, MiB"}
     lines = [[name, *(_number(case.get(key, "")) for key in keys)] for name, case in found.items()]
-    return _table(["model", *keys.values()], lines)
+    return table(["model", *keys.values()], lines)
 
 
 def _number(value: Any) -> str:
@@ -58,7 +58,7 @@ def _rate(case: Case | None) -> str:
     return f"{case['rate']:,.0f}" + (f" ({', '.join(said)})" if said else "")
 
 
-def _table(head: list[str], lines: list[list[str]]) -> str:
+def table(head: list[str], lines: list[list[str]]) -> str:
     if not lines:
         return ""
     rule = "|---|" + "---:|" * (len(head) - 1)

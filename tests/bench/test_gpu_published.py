@@ -95,7 +95,7 @@ def test_the_command_makes_folders(octavo: Run, tmp_path: Path, shapes: None) ->
 def published(script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = script("gpu_published")
     for name in ("llama3-8b", "gpt-oss-20b", "qwen3-30b-a3b"):
-        monkeypatch.setitem(SHAPES, name, module.tiny(SHAPES[name]))
+        monkeypatch.setitem(SHAPES, name, script("published_models").tiny(SHAPES[name]))
     monkeypatch.setitem(script("engine").WORKLOADS, "a", module.DRY.workload)
     return module
 
