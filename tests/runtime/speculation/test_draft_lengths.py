@@ -75,6 +75,16 @@ def test_drafts_that_do_not_pay_are_tried_ever_less_often() -> None:
     assert not lengths({}).rests(3), "another number of replies"
 
 
+def test_a_try_that_brought_no_draft_yet_goes_on_in_the_next_step() -> None:
+    made = lengths({4: 9.0})
+    while not any(made.plan(1, [0.5], [4], room=8)):
+        pass
+    assert made.rests(1) or not any(made.plan(1, [0.5], [4], room=8))
+    made.try_again(1)
+    assert not made.rests(1)
+    assert any(made.plan(1, [0.5], [4], room=8))
+
+
 def test_costs_of_steps() -> None:
     costs = StepCosts()
     assert costs.factor(5, 3) == 1.0

@@ -18,7 +18,7 @@ from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.runtime.speculation.draft_lengths import StepCosts
-from octavo.runtime.speculation.draft_model import CATCH_UP
+from octavo.runtime.speculation.draft_model import CATCH_UP, DraftModel
 from tests.runtime.speculation.test_verification import DRAWN, GREEDY, PENALTY, PROMPTS, replies, request
 from tests.runtime.tiny import TOKENS as TEXTS
 from tests.runtime.tiny import tensors, write
@@ -60,6 +60,34 @@ def test_a_model_that_drafts_for_itself_is_always_right(make_engine: MakeEngine)
     core, _ = replies(engine, request(PROMPTS[2], HOT, 40), draft=same)
     stats = core.stats()
     assert stats.accepted_tokens == stats.drafted_tokens > 0
+
+
+def test_a_prompt_is_read_with_the_first_draft(make_engine: MakeEngine, noisy: Engine) -> None:
+    """Drafts that are seldom tried would never come if a try were used up by reading."""
+    core = EngineCore(make_engine(max_sequences=4, speculate="draft"), draft=noisy)
+    drafter = DraftModel(noisy, noisy.model.hparams.n_vocab)
+    asked = [request(p) for p in (LONG, PROMPTS[0], LONG[::-1])]
+    for one in asked:
+        core.add(one)
+    while any(not one.num_output_tokens for one in asked):
+        core.step()
+    found = drafter.drafts(dict(zip(asked, (3, 2, 1), strict=True)))
+    assert [len(found[one]) for one in asked] == [3, 2, 1]
+    assert not drafter.reads
+
+
+def test_a_prompt_longer_than_a_step_is_read_in_the_next_ones(make_engine: MakeEngine) -> None:
+    core = EngineCore(make_engine(n_ctx=512, max_sequences=2, speculate="draft"))
+    small = make_engine(n_ctx=512, n_batch=CATCH_UP)
+    drafter, one = DraftModel(small, small.model.hparams.n_vocab), request(LONG)
+    core.add(one)
+    while not one.num_output_tokens:
+        core.step()
+    assert drafter.drafts({one: 2}) == {}
+    assert drafter.reads
+    assert drafter.drafts({one: 2}) == {}
+    assert len(drafter.drafts({one: 2})[one]) == 2
+    assert not drafter.reads
 
 
 @pytest.mark.usefixtures("_free")

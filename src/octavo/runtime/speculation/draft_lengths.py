@@ -150,6 +150,11 @@ class DraftLengths:
         self._skipped[size], self._backoff[size] = 0, min(2 * self._backoff.get(size, FIRST_BACKOFF), MAX_BACKOFF)
         return True
 
+    def try_again(self, replies: int) -> None:
+        """Have the next step try, too: there was no draft yet to be verified by this one."""
+        size = _class(replies)
+        self._skipped[size] = self._backoff.get(size, FIRST_BACKOFF) - 1
+
     def observe(self, replies: int, tokens: int, seconds: float, unusual: int) -> None:
         """Learn from a step with this many tokens of drafts; the first `unusual` ones of a size take longer."""
         size, base = (replies, tokens), self.seconds(replies)

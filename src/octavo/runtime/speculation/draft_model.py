@@ -18,17 +18,18 @@ from octavo.jit.clock import clock
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine
-from octavo.runtime.sampling.step_sampler import SampledToken, StepSampler
+from octavo.runtime.sampling.step_sampler import StepSampler
+from octavo.runtime.sampling.top_k import LOGITS
 from octavo.runtime.scheduler.request import Request, State
 from octavo.runtime.speculation.draft_record import DrafterName
-from octavo.runtime.speculation.drafted_request import after_draft
 from octavo.runtime.speculation.drafter import MOST_TOKENS
+from octavo.runtime.speculation.head_drafter import next_tokens
 from octavo.runtime.speculation.making_times import MakingTimes
 
 log = logging.getLogger("octavo")
 
 CATCH_UP = 32
-"""The most tokens that a sequence lacks where a draft is begun; of a longer prompt a step computes a part first."""
+"""The most tokens that a sequence lacks where a draft is begun; of more, those before the last are read first."""
 
 
 @dataclass(slots=True)
@@ -44,12 +45,13 @@ class DraftModel:
 
     name: DrafterName = "draft"
     most = MOST_TOKENS
+    reads = False
 
     def __init__(self, engine: Engine, n_known: int) -> None:
         self.engine = engine
         self._sampler = StepSampler(engine, n_known)
         self._sequences: dict[Request, DraftSequence] = {}
-        self._times = MakingTimes()
+        self._times = MakingTimes(captures=engine.on_device)
         self._broken = False
 
     def can_draft(self, request: Request, most: int) -> bool:
@@ -65,7 +67,7 @@ class DraftModel:
         self._release(r for r in self._sequences if r.state is State.FINISHED)
         found: dict[Request, list[int]] = {}
         try:
-            ready = [request for request, n in lengths.items() if n and self._has_read(request, n)]
+            ready = self._ready({request: n for request, n in lengths.items() if n})
             for n in range(max((lengths[r] for r in ready), default=0)):
                 some = [r for r in ready if len(found.setdefault(r, [])) == n < lengths[r]]
                 for request, token in self._next(some, found).items():
@@ -81,34 +83,46 @@ class DraftModel:
 
     def _next(self, requests: Seq[Request], drafts: Mapping[Request, list[int]]) -> dict[Request, int]:
         """The next token of each draft."""
-        feeds, sampling = list[Feed](), list[tuple[Request, int]]()
-        for i, request in enumerate(requests):
-            own, after = self._sequences[request], after_draft(request, drafts[request], constrained=False)
-            feeds.append(Feed(own.sequence, after.tokens[len(own.sequence) :]))
+        feeds = list[Feed]()
+        for request in requests:
+            own = self._sequences[request]
+            text = [*request.tokens, *drafts[request]]
+            feeds.append(Feed(own.sequence, text[len(own.sequence) :]))
             own.agreed = len(request.tokens)
-            sampling.append((after, i))
         start = clock()
         with self.engine.lock, self.engine.appending(feeds):
-            sampled = self._sampler.step(feeds, sampling)
-        self._times.add(len(feeds), 1, clock() - start)
-        tokens = ((request, sampled[after]) for request, (after, _) in zip(requests, sampling, strict=True))
-        return {request: one.token for request, one in tokens if isinstance(one, SampledToken)}
+            tokens = next_tokens(self._sampler, requests, feeds, drafts)
+        self._times.add(len(feeds), sum(len(feed.tokens) for feed in feeds), 1, clock() - start)
+        return {request: token for request, token in zip(requests, tokens, strict=True) if token is not None}
 
-    def _has_read(self, request: Request, draft: int) -> bool:
-        """Whether the request's sequence lacks few of its tokens and has the pages for a draft, after those tokens that
-        the request lacks were given up; if it lacks many, it gets some of them."""
-        own = self._sequences.setdefault(request, DraftSequence())
+    def _ready(self, lengths: Mapping[Request, int]) -> list[Request]:
+        """Requests whose sequences have the pages for a draft and lack few of their tokens, after one step has read
+        what they lacked of prompts: as much as it holds."""
+        self.reads, ready, feeds, room = False, list[Request](), list[Feed](), self.engine.config.n_batch
+        for request, draft in lengths.items():
+            own = self._sequences.setdefault(request, DraftSequence())
+            text, same = request.tokens, self._agreed(request, own)
+            if same < len(own.sequence):
+                self.engine.pool.shrink(own.sequence, same)
+            try:
+                self.engine.pool.grow(own.sequence, len(text) + draft)
+            except CacheFullError:
+                continue
+            lacking = len(text) - same
+            if lacking > CATCH_UP and (part := min(lacking - 1, room)):
+                feeds.append(Feed(own.sequence, text[same : same + part], 0))
+                own.agreed, room, lacking = same + part, room - part, lacking - part
+            if lacking <= CATCH_UP:
+                ready.append(request)
+            else:
+                self.reads = True
+        if feeds:
+            with self.engine.lock, self.engine.appending(feeds):
+                self.engine.launch(self.engine.padded(feeds), (LOGITS,), check=False).read()
+        return ready
+
+    def _agreed(self, request: Request, own: DraftSequence) -> int:
+        """How many of the request's tokens its sequence has, but for its last one."""
         sequence, text = own.sequence, request.tokens
         most = min(len(sequence), len(text) - 1)
-        same = next((i for i in range(min(own.agreed, most), most) if sequence.tokens[i] != text[i]), most)
-        if same < len(sequence):
-            self.engine.pool.shrink(sequence, same)
-        try:
-            self.engine.pool.grow(sequence, len(text) + draft)
-        except CacheFullError:
-            return False
-        if (lacking := len(text) - same) <= CATCH_UP:
-            return True
-        self.engine.prefill(sequence, text[same : same + min(self.engine.config.n_batch, lacking - 1)])
-        own.agreed = len(sequence)
-        return False
+        return next((i for i in range(min(own.agreed, most), most) if sequence.tokens[i] != text[i]), most)

@@ -13,10 +13,14 @@ MOST_TOKENS = 7
 
 
 class Drafter(Protocol):
-    """A draft model, or a head of the model itself, whose drafts have `most` tokens at the most."""
+    """A draft model, or a head of the model itself, whose drafts have `most` tokens at the most.
+
+    reads  a prompt of a request that was to have a draft is not read to its end yet
+    """
 
     name: DrafterName
     most: int
+    reads: bool
 
     def can_draft(self, request: Request, most: int) -> bool:
         """Whether it can make a draft of `most` tokens of a request now."""

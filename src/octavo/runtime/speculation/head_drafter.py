@@ -67,13 +67,13 @@ class HeadDrafter:
 
     name: DrafterName = "head"
     most = MOST_TOKENS
+    reads = False
 
     def __init__(self, engine: Engine, n_known: int) -> None:
         self.engine, self.n_known = engine, n_known
         self._sampler = StepSampler(engine, n_known)
         self._sequences: dict[Request, HeadSequence] = {}
-        self._times = MakingTimes()
-        self._sizes = set[tuple[int, int, int]]()
+        self._times = MakingTimes(captures=engine.on_device)
         self._broken = False
         self._guesses = Guesses(engine, AT_ONCE[-1], CATCH_UP) if guesses_at_once(engine) else None
 
@@ -162,15 +162,7 @@ class HeadDrafter:
         for (request, feed), draft in zip(feeds.items(), tokens, strict=True):
             feed.sequence.tokens.extend([*feed.tokens, *draft[:-1]])
             found[request] = list(takewhile(lambda token: token < self.n_known, draft))
-        self._took(len(feeds), sum(len(feed.tokens) for feed in feeds.values()), n, clock() - start)
-
-    def _took(self, requests: int, tokens: int, n: int, seconds: float) -> None:
-        """Learn what n tokens of each draft took beside `tokens` that were read; the first step of a size takes longer
-        than others."""
-        size = requests, tokens, n
-        if size in self._sizes:
-            self._times.add(requests, n, seconds)
-        self._sizes.add(size)
+        self._times.add(len(feeds), sum(len(feed.tokens) for feed in feeds.values()), n, clock() - start)
 
     def _pass(
         self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], lengths: Mapping[Request, int]
@@ -189,7 +181,7 @@ class HeadDrafter:
             draft.append(token)
             if len(draft) < lengths[request]:
                 after[request] = Feed(feed.sequence, [token], 1, hidden=hidden[i : i + 1])
-        self._took(len(step), sum(len(feed.tokens) for feed in step), 1, clock() - start)
+        self._times.add(len(step), sum(len(feed.tokens) for feed in step), 1, clock() - start)
         return after
 
 

@@ -120,7 +120,7 @@ class LayeredDrafter(HeadDrafter):
             start, size = clock(), (len(readings), sum(len(one.hidden) for one in readings.values()))
             for layer in range(self.most):
                 self._pass_layer(layer, readings, guesses=layer < n)
-            self._took(*size, n, clock() - start)
+            self._times.add(*size, n, clock() - start)
         return {request: reading.draft[: lengths[request]] for request, reading in readings.items() if reading.draft}
 
     def _release(self) -> None:

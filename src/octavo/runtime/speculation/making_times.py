@@ -6,19 +6,29 @@ from collections import Counter
 from itertools import pairwise
 
 SHARE, FIRST_MEASURED, MOST_UNUSUAL = 0.2, 8, 2.0
-"""The weight of a new measurement in the running mean; of how many first ones the least counts, as some of these
-compile kernels, bind calls or capture them; and how many times the mean one counts at most."""
+"""The weight of a new measurement in the running mean; of how many first ones the least counts; and how many times the
+mean one counts at most."""
 
 
 class MakingTimes:
-    """Seconds of drafts for a number of requests, by their tokens."""
+    """Seconds of drafts for a number of requests, by their tokens.
 
-    def __init__(self) -> None:
+    captures  steps are padded to a few sizes, and captured the second time
+    """
+
+    def __init__(self, *, captures: bool = False) -> None:
+        self._captures = captures
         self._seconds: dict[int, dict[int, float]] = {}
         self._seen = Counter[tuple[int, int]]()
+        self._begun = Counter[tuple[int, int, int]]()
 
-    def add(self, requests: int, tokens: int, seconds: float) -> None:
-        """Learn what drafts of `tokens` tokens took together."""
+    def add(self, requests: int, read: int, tokens: int, seconds: float) -> None:
+        """Learn what drafts of `tokens` tokens took together, beside `read` tokens of their requests; not from the
+        first step of a size, for which kernels are compiled and calls bound, nor from one that is captured."""
+        size = requests, 1 << (read - 1).bit_length() if self._captures else read, tokens
+        self._begun[size] += 1
+        if self._begun[size] <= (2 if self._captures else 1):
+            return
         known = self._seconds.setdefault(requests, {})
         before = known.get(tokens, seconds)
         self._seen[requests, tokens] += 1

@@ -131,6 +131,8 @@ class Speculator:
         if not any(lengths):
             return {}
         made = {r: _before_end(r, t) for r, t in drafter.drafts(dict(zip(requests, lengths, strict=True))).items()}
+        if drafter.reads and not made:
+            self.lengths.try_again(replies)
         return {r: Draft(tokens, drafter.name) for r, tokens in made.items() if tokens and self._grown(r, len(tokens))}
 
     def _shortened(self, found: Drafts, replies: int, room: int) -> dict[Request, Draft]:
