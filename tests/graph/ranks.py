@@ -25,6 +25,8 @@ class Meeting:
 class ThreadCommunicator:
     """One rank's `Communicator`; `calls` counts its collectives, and `sent` the bytes that it gave to them."""
 
+    failure = ""
+
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.rank, self.ranks, self._meeting = rank, meeting.ranks, meeting
         self.calls, self.sent = 0, 0

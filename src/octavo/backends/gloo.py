@@ -44,6 +44,8 @@ def find_store(port: int) -> Any:
 class GlooCommunicator:
     """One of several ranks, which meet at a store. Raises RuntimeError where another one ends."""
 
+    failure = ""
+
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
         import torch
 

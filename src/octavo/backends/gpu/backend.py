@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from octavo.backends.gpu.device.torch_device import interpreted, on_card, target
-from octavo.errors import DeviceMemoryError
+from octavo.errors import DeviceMemoryError, RankError
 from octavo.formats import QTensor
 from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import block_of
@@ -302,9 +303,17 @@ class GpuBackend:
         if self.target.kind != "cuda":
             return lambda: None
         cuda = cast(Any, self._torch.cuda)
-        done = cuda.Event()
+        done, ranks = cuda.Event(), self.communicator
         done.record(cuda.current_stream(device))
-        wait: Callable[[], None] = done.synchronize
+        if ranks is None:
+            return cast("Callable[[], None]", done.synchronize)
+
+        def wait() -> None:
+            while not done.query():  # it may never be, where a kernel waits for a rank that has ended
+                if ranks.failure:
+                    raise RankError(ranks.failure)
+                sleep(0)
+
         return wait
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, places: Sequence[int] | None = None) -> None:

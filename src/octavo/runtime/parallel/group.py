@@ -45,6 +45,10 @@ class GroupCommunicator:
         self.inner: Any = None
 
     @property
+    def failure(self) -> str:
+        return self.group.failure
+
+    @property
     def captures(self) -> bool:
         """As that of ranks with a GPU each, see `GpuCommunicator`."""
         assert self.inner is not None
@@ -193,6 +197,11 @@ class RankGroup:
             self._shared.on_failure, failed = tell, self._shared.failure
         if failed:
             tell(RankError(failed))
+
+    @property
+    def failure(self) -> str:
+        """How a rank has ended or failed; empty while none has."""
+        return self._shared.failure
 
     def require(self) -> None:
         """Raise RankError where a rank has ended, or in a process that was forked from the group's."""

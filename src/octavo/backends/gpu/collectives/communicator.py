@@ -32,8 +32,11 @@ BLOCK = 1024
 """Values of a program."""
 STEP_S = 7 * 24 * 3600.0
 """Seconds for a collective: the end of a rank is told otherwise, and a server may have nothing to do for days."""
-MOST_ROUNDS = 10_000
-"""Of words that are given to kernels which wait for a rank that has ended."""
+ROUNDS = 2_000
+"""Of words that are given to kernels which wait for a rank that has ended, before NCCL's are taken to wait, too: more
+than there are sums in two steps."""
+LETTING_GO_S = 30.0
+"""Seconds in which all that was launched ends once nothing waits any more."""
 ENDING_S = 5.0
 """Seconds to wait for the end of a group, where that matters."""
 SETTINGS = {
@@ -96,6 +99,7 @@ class DeviceCommunicator:
     """One of several ranks, with its card, in a group of torch.distributed that is used for nothing else."""
 
     captures = True
+    failure = ""
 
     def __init__(self, group: Any, rank: int, ranks: int, device: Any) -> None:
         import torch
@@ -176,12 +180,20 @@ class DeviceCommunicator:
             ending.start()
 
     def _end(self) -> None:
+        """Give words until all kernels have ended. Behind one of NCCL's, which the end of the group lets go of, ours of
+        the step that was launched after it may wait, and the group's end for these: so words are given beside that."""
+        ending = Thread(target=self._end_group, name="end of a group", daemon=True)
         if self._inboxes:
-            last = self._torch.cuda.default_stream(self._device)
-            for _ in range(MOST_ROUNDS):
-                if last.query():
-                    break
+            last, until, rounds = self._torch.cuda.default_stream(self._device), monotonic() + LETTING_GO_S, 0
+            while not last.query() and monotonic() < until:
+                if (rounds := rounds + 1) == ROUNDS:
+                    ending.start()
                 self._give_words()
+        if ending.ident is None:
+            ending.start()
+        ending.join()
+
+    def _end_group(self) -> None:
         with _end_lock:
             if self._dist.is_initialized():  # all groups end with the first
                 self._dist.distributed_c10d._abort_process_group()
@@ -205,6 +217,7 @@ class HostStagedCommunicator:
     """Collectives of values on a GPU by those of a communicator of arrays; a captured graph can't have them."""
 
     captures = False
+    failure = ""
 
     def __init__(self, inner: Communicator) -> None:
         self._inner, self.rank, self.ranks = inner, inner.rank, inner.ranks
