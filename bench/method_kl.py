@@ -75,7 +75,7 @@ def main() -> None:
             made = {way: make(options, name, way) for way in ways}
             found = judged(options, name, made)
             about = same(about, about_judging(found) | {"model": options.model.stem, "samples": options.samples})
-            rows += [row(found, name, way, path) for way, path in made.items()]
+            rows += [row_of(found, name, way, path) for way, path in made.items()]
             print(*rows[-len(ways) :], sep="\n", flush=True)
         write(options, about, rows)
 
@@ -175,7 +175,7 @@ def judged(options: argparse.Namespace, name: str, made: dict[str, Path]) -> Jud
                  threads=options.threads)
 
 
-def row(found: Judgement, name: str, way: str, path: Path) -> dict[str, Any]:
+def row_of(found: Judgement, name: str, way: str, path: Path) -> dict[str, Any]:
     """What was found of a file; one that could not be judged says why."""
     seconds = float(path.with_name(f"{path.name}.seconds").read_text())
     about: dict[str, Any] = {"format": name, "way": way, "seconds": seconds}

@@ -11,7 +11,8 @@ from there, for each of the cases takes a minute or less.
     prompt   tokens a second of a prompt
     decode   tokens a second of several replies, after 64 tokens
     text     of N greedy replies of 64 tokens, how many are those of the first way; where others first part,
-             the difference of the two best logits there, at most: sums are rounded in another order
+             the difference of the two best logits there, at most: sums are rounded in another order. Synthetic
+             models tell nothing: rows of their output matrix repeat, so tokens have equal logits
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ def texts(engine: Engine, replies: int) -> Texts:
     sequences = [Sequence() for _ in range(replies)]
     made: Texts = [[] for _ in sequences]
     given = [tokens(8, engine.model.hparams.n_vocab, seed=i) for i in range(replies)]
+    for s, prompt in zip(sequences, given, strict=True):
+        engine.prefill(s, prompt[:-1])
+    given = [prompt[-1:] for prompt in given]
     for _ in range(TEXT):
         logits = engine.step([Feed(s, t) for s, t in zip(sequences, given, strict=True)])
         best = np.argpartition(logits, -2, axis=1)[:, -2:]

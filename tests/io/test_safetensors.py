@@ -86,6 +86,15 @@ def test_lengths_that_are_wrong(tmp_path: Path, length: int) -> None:
         SafetensorsFile.open(file(tmp_path, {"a": ENTRY}, length=length))
 
 
+def test_a_header_of_many_experts(tmp_path: Path) -> None:
+    """A mixture in one file takes several MB: three tensors for each of thousands of matrices."""
+    name = "model.layers.{}.mlp.experts.{}.gate_proj.weight_zero_point_and_scale_of_its_groups_" + 300 * "x"
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [8, 8]}
+    path = file(tmp_path, {"a": ENTRY, **{name.format(i // 128, i % 128): empty for i in range(12_000)}})
+    assert path.stat().st_size > 5 << 20
+    assert len(SafetensorsFile.open(path).tensors) == 12_001
+
+
 @pytest.mark.parametrize("raw", [b"", b"\x10\x00"])
 def test_files_that_end_early(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "x.safetensors"

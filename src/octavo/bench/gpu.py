@@ -19,7 +19,7 @@ from octavo.graph.protocol import Backend
 
 Call = Callable[[], object]
 
-READ_BYTES = 1 << 30
+READ_BYTES, LEAST_READ = 1 << 30, 128 << 20
 READ_SHAPES = ((2048, 4, 4), (4096, 4, 8), (1024, 8, 4))  # values of a block, blocks of a program, warps
 LEAST_CALLS = 8
 SPIN_CYCLES = 2_000_000_000  # cycles of a second, about: a card that is slower spins longer
@@ -77,11 +77,15 @@ def seconds(calls: Sequence[Call], replays: int = 9) -> list[float]:
 
 
 def read_limit(nbytes: int = READ_BYTES) -> float:
-    """GB/s of the fastest of some ways to read memory that is in no cache."""
+    """GB/s of the fastest of some ways to read memory that is in no cache; of less where a card is nearly full."""
     import torch
 
     from octavo.backends.gpu.device.bandwidth import read_kernel
 
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    while nbytes > LEAST_READ and 2 * nbytes > free - LEAST_READ:
+        nbytes //= 2
     x = torch.randint(-(2**31), 2**31 - 1, (nbytes // 4,), dtype=torch.int32, device="cuda")
     out = torch.zeros(x.numel(), dtype=torch.int32, device="cuda")
 

@@ -23,7 +23,8 @@ from octavo.io.gguf.source import OpenFile
 from octavo.io.regular_file import open_regular
 from octavo.io.safetensors.json_file import parse_object
 
-MAX_HEADER_BYTES = 1 << 22
+MAX_HEADER_BYTES = 100_000_000
+"""As the format's own library has it: experts by the thousand take several MB."""
 MAX_DIMS = 8
 WANTED = "a safetensors file"
 ITEM_BYTES = {
