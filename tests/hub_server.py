@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LFS = (".gguf", ".safetensors")
+PIECE = 1 << 20
 _API = re.compile(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+)|/(refs))?")
 _RESOLVE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 
@@ -68,9 +70,11 @@ def digest_of(name: str, data: bytes) -> str:
 
 
 class Hub:
-    """The server. `requests` are those that it got: method, path, and headers in small letters."""
+    """The server. `requests` are those that it got: method, path, and headers in small letters. `rate`: bytes of files
+    that it sends a second, as many as it can with 0."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float = 0.0) -> None:
+        self.rate = rate
         self.repositories: dict[str, Repository] = {}
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
@@ -204,9 +208,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data if cut is None else data[:cut])
+            self._write(data if cut is None else data[:cut])
         if cut is not None:
             self.close_connection = True
+
+    def _write(self, data: bytes) -> None:
+        if self.hub.rate == 0.0:
+            self.wfile.write(data)
+            return
+        for i in range(0, len(data), PIECE):
+            self.wfile.write(data[i : i + PIECE])
+            time.sleep(PIECE / self.hub.rate)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing is printed."""

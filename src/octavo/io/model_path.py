@@ -9,7 +9,7 @@ from octavo.data import resolve as resolve_path
 from octavo.errors import HubError
 from octavo.io.hub.download_cache import cached, find
 from octavo.io.hub.name import HubName, parse
-from octavo.io.hub.retries import Show, nobody
+from octavo.io.hub.retries import Began, Show, nobody
 from octavo.io.hub.variants import Chooser, choose, choose_adapter
 from octavo.io.system_memory import room
 
@@ -28,9 +28,11 @@ def resolve(model: str | os.PathLike[str]) -> str:
 
 
 def locate(
-    model: str | os.PathLike[str], *, offline: bool = False, show: Show = nobody, chooser: Chooser = choose
+    model: str | os.PathLike[str], *, offline: bool = False, show: Show = nobody, chooser: Chooser = choose,
+    began: Began = nobody
 ) -> str:
-    """The same; `offline` asks nothing of the hub, `show` is told of a download, `chooser` says what is meant."""
+    """The same; `offline` asks nothing of the hub, `show` is told of a download, `chooser` says what is meant, `began`
+    is told of each file."""
     path = resolve_path(model)
     name = hub_name(path)
     if name is None:
@@ -38,7 +40,7 @@ def locate(
     found = cached(name, free_memory())
     if found is not None:
         return found
-    return download(name, show, chooser, offline=offline).path
+    return download(name, show, chooser, offline=offline, began=began).path
 
 
 def locate_adapter(adapter: str | os.PathLike[str], *, offline: bool = False, show: Show = nobody) -> str:
@@ -64,14 +66,16 @@ def hub_name(path: str) -> HubName | None:
     return name
 
 
-def download(name: HubName, show: Show = nobody, chooser: Chooser = choose, *, offline: bool = False) -> Pulled:
+def download(
+    name: HubName, show: Show = nobody, chooser: Chooser = choose, *, offline: bool = False, began: Began = nobody
+) -> Pulled:
     """Pull a model that fits this machine's memory, or the one that `name` says. Raises HubError.
 
     `offline` takes what is in the hub's cache.
     """
     from octavo.io.hub.download import pull
 
-    return pull(name, free=free_memory(), show=show, chooser=chooser, offline=offline)
+    return pull(name, free=free_memory(), show=show, chooser=chooser, offline=offline, began=began)
 
 
 def free_memory() -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli.columns import columns
+from octavo.cli.hub.early_kernels import EarlyKernels
 from octavo.cli.progress_bar import Bar
 from octavo.errors import ChoiceError
 from octavo.sizes import size
@@ -34,8 +35,8 @@ def local(model: str, offline: bool = False) -> str:
     """The path of a model, which is downloaded first where it is the hub's and not on this machine."""
     from octavo.io.model_path import locate
 
-    with Bar() as bar:
-        return locate(model, offline=offline, show=shown_by(bar), chooser=asking(bar))
+    with Bar() as bar, EarlyKernels() as kernels:
+        return locate(model, offline=offline, show=shown_by(bar), chooser=asking(bar), began=kernels.begin)
 
 
 def shown_by(bar: Bar) -> Show:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.columns import print_columns
+from octavo.cli.hub.early_kernels import EarlyKernels
 from octavo.cli.hub.models import Offline, asking, local, shown_by, table
 from octavo.cli.notes import stop_told
 from octavo.cli.options import AsJson
@@ -49,8 +50,8 @@ def pull(
         return
     from octavo.io.model_path import download
 
-    with stop_told(), Bar() as bar:
-        pulled = download(wanted, shown_by(bar), asking(bar), offline=offline)
+    with stop_told(), Bar() as bar, EarlyKernels() as kernels:
+        pulled = download(wanted, shown_by(bar), asking(bar), offline=offline, began=kernels.begin)
     if as_json:
         print(to_json(_as_object(pulled)))
         return

@@ -21,7 +21,7 @@ from octavo.io.hub.hub_client import LIBRARY, client
 from octavo.io.hub.listing import Listing, list_repository
 from octavo.io.hub.name import HubName
 from octavo.io.hub.refusal import refused
-from octavo.io.hub.retries import Retries, Show, nobody
+from octavo.io.hub.retries import Began, Retries, Show, nobody
 from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, variants
 from octavo.sizes import size
 
@@ -51,7 +51,8 @@ class Pulled:
 
 
 def pull(
-    name: HubName, *, free: int | None = None, show: Show = nobody, chooser: Chooser = choose, offline: bool = False
+    name: HubName, *, free: int | None = None, show: Show = nobody, chooser: Chooser = choose, offline: bool = False,
+    began: Began = nobody
 ) -> Pulled:
     """Download what of `name` is not in the cache, after asking the hub what that is.
 
@@ -59,6 +60,7 @@ def pull(
     show     told what goes on, and how many bytes of how many are there
     chooser  which of a repository's models is meant
     offline  ask nothing of the hub, as with HF_HUB_OFFLINE: what is in the cache is taken
+    began    told of each file that is not there yet
 
     It goes on with what an interrupted download left. Raises HubError: no such name, no right to it, not reached, no
     room on the disk, wrong bytes; and FileError where the cache can't be written.
@@ -80,7 +82,7 @@ def pull(
         _require_room(folder, missing)
         if missing and show is nobody:
             log.warning("downloading %s: %s of %s", name, chosen.label, size(chosen.nbytes), extra=NEWS)
-        downloaded = _fetch_all(api, folder, listing, chosen, name, retries, show)
+        downloaded = _fetch_all(api, folder, listing, chosen, name, retries, show, began)
     except OSError as error:
         raise FileError(f"can't be written: {error.strerror}", file=error.filename or folder) from None
     path = chosen.path(os.path.join(folder, "snapshots", listing.commit))
@@ -116,7 +118,8 @@ def _require_room(folder: str, missing: Sequence[RepoFile]) -> None:
 
 
 def _fetch_all(
-    api: HfApi, folder: str, listing: Listing, chosen: Variant, name: HubName, retries: Retries, show: Show
+    api: HfApi, folder: str, listing: Listing, chosen: Variant, name: HubName, retries: Retries, show: Show,
+    began: Began
 ) -> int:
     """Bring each file of the model that is not there; each is in the snapshot as soon as all of it is there."""
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
@@ -130,8 +133,9 @@ def _fetch_all(
         if not download_cache.is_there(folder, listing.commit, entry):
             url = f"{api.endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(entry.name)}"
             blob = download_cache.blob_of(folder, entry)
-            begun = blob + download_cache.PARTIAL
-            downloaded += fetch(url, headers, entry, blob, begun, is_refused, retries, progress.show)
+            partial_file = blob + download_cache.PARTIAL
+            began(partial_file, entry.size)
+            downloaded += fetch(url, headers, entry, blob, partial_file, is_refused, retries, progress.show)
         download_cache.add(folder, listing.commit, revision, entry)
         progress.next(entry)
     return downloaded

@@ -13,6 +13,8 @@ log = logging.getLogger("octavo")
 
 Show = Callable[[str, int, int | None], None]
 """Told what goes on, how many bytes of how many are there."""
+Began = Callable[[str, int], None]
+"""Told of a file that is downloaded: where its first bytes are, and how many it will have."""
 
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 """What servers answer that may answer otherwise later."""
