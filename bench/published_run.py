@@ -93,7 +93,7 @@ class PublishedRun:
 
 def aim(rate: float, wanted: float) -> Case:
     """What a rate is to reach, and the part of it that it does."""
-    return {"aim": round(wanted, 1), "of_aim": round(rate / wanted, 3)}
+    return {"aim": round(wanted, 2), "of_aim": round(rate / wanted, 3)}
 
 
 def tell(cases: Callable[[], Iterator[Case]], part: str) -> None:
