@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton
 import pytest
 
 from tests import hub_server
+from tests.sampling import spread
 
 # A test run started in the background ignores Ctrl-C, and one under nohup a closed terminal. So would each
 # command that tests start and interrupt.
@@ -32,8 +34,19 @@ sys.dont_write_bytecode = False
 gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the first test of each file that runs by default as one of `smoke`."""
+    """Mark cases that `few` leaves out as slow, and the first test of each file that runs by default as of `smoke`."""
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for several in cases.values():
+        mark = several[0].get_closest_marker("few")
+        assert mark
+        for item, kept in zip(several, spread(len(several), *mark.args), strict=True):
+            if not kept:
+                item.add_marker("slow")
     seen = set[Path]()
     for item in items:
         if item.path not in seen and not {"slow", "browser"} & {mark.name for mark in item.iter_markers()}:

@@ -86,6 +86,7 @@ def port(tmp_path: Path) -> Iterator[int]:
         process.terminate()
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("code", list(blocks()))
 def test_block(code: str, folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for path in folder.iterdir():

@@ -119,6 +119,7 @@ def test_tokens_and_text(one_file: Any, question: str) -> None:
     assert tokenizer.chat(question) == model.tokenizer.encode(chat)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("question", QUESTIONS[:2])
 def test_the_greedy_text_is_that_of_octavo_run(question: str) -> None:
     def said(*command: str) -> str:

@@ -25,6 +25,7 @@ def test_each_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAID)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [slow(name) if name == "quantize_and_compare.py" else name for name in SAID])
 def test_it_runs(name: str) -> None:
     script = EXAMPLES / name

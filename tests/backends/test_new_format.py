@@ -78,6 +78,7 @@ def stored(fmt: BlockFormat) -> QTensor:
     return QTensor(fmt, (N, K), rows.view(np.uint8).reshape(N, -1))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("backend", [lambda: CpuBackend(threads=2), GpuBackend], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("counts", TOKENS, ids=str)

@@ -18,7 +18,7 @@ import pytest
 
 from octavo.batch.output_files import files_of
 from tests.batch.files import comparable, mixed, openai_line, read_lines, write_lines
-from tests.cli.conftest import Run, users_environment
+from tests.cli.conftest import Result, Run, users_environment
 from tests.limits import HANG_S
 
 Found = tuple[str, dict[str, list[Any]]]
@@ -119,6 +119,7 @@ def killed(source: str, output: str, times: int, seed: int) -> int:
     return kills
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "seed"), [(3, 0), pytest.param(20, 1, marks=pytest.mark.slow)])
 def test_killed_at_random_it_loses_and_repeats_nothing(
     undisturbed: Found, tmp_path: Path, times: int, seed: int
@@ -149,6 +150,7 @@ def test_an_engine_that_is_killed_is_started_again(undisturbed: Found, tmp_path:
     assert files(output) == found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_it_in_order(undisturbed: Found, tmp_path: Path, number: signal.Signals) -> None:
     source, found = undisturbed
@@ -167,26 +169,30 @@ def test_a_signal_ends_it_in_order(undisturbed: Found, tmp_path: Path, number: s
     assert files(output) == found
 
 
-def test_another_command_is_told_apart_from_the_one_that_began(tmp_path: Path) -> None:
+def test_another_command_is_told_apart_from_the_one_that_began(octavo: Run, tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "What is 12 plus 5?"}]
     source = write_lines(tmp_path / "in.jsonl", [openai_line("a", {"messages": messages})])
     output = str(tmp_path / "out.jsonl")
-    assert run(source, output, "--temp", "0", "-n", "4").returncode == 0
+
+    def run(*more: str) -> Result:
+        return octavo("batch", "demo", source, output, *BASE, *more)
+
+    assert run("--temp", "0", "-n", "4").status == 0
     (first,) = comparable(output)
     assert first["response"]["body"]["usage"]["completion_tokens"] == 4
-    other = run(source, output, "--temp", "0", "-n", "5")
-    assert (other.returncode, "was begun with another max tokens (4, and now it is 5)" in other.stderr) == (2, True)
+    other = run("--temp", "0", "-n", "5")
+    assert (other.status, "was begun with another max tokens (4, and now it is 5)" in other.err) == (2, True)
     assert comparable(output) == [first]
-    hotter = run(source, output, "--temp", "0.5", "-n", "4")
-    assert "was begun with another temperature (0.0, and now it is 0.5): " in hotter.stderr
-    narrower = run(source, output, "--temp", "0", "--top-p", "0.5", "-n", "4")
-    assert "was begun with another top_p (not set, and now it is 0.5): " in narrower.stderr
-    again = run(source, output, "--temp", "0", "-n", "4")
+    hotter = run("--temp", "0.5", "-n", "4")
+    assert "was begun with another temperature (0.0, and now it is 0.5): " in hotter.err
+    narrower = run("--temp", "0", "--top-p", "0.5", "-n", "4")
+    assert "was begun with another top_p (not set, and now it is 0.5): " in narrower.err
+    again = run("--temp", "0", "-n", "4")
     said = f"octavo: {output}: 1 of 1 line is done (all of them before this run)\n"
-    assert (again.returncode, again.stderr) == (0, said)
-    anew = run(source, output, "--temp", "0", "-n", "5", "--json-schema", '{"type": "integer"}', "--restart")
+    assert (again.status, again.err) == (0, said)
+    anew = run("--temp", "0", "-n", "5", "--json-schema", '{"type": "integer"}', "--restart")
     (second,) = comparable(output)
-    assert anew.returncode == 0
+    assert anew.status == 0
     assert isinstance(int(second["response"]["body"]["choices"][0]["message"]["content"]), int)
 
 

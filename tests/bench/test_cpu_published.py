@@ -23,6 +23,7 @@ def published(script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPat
     return module
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", ["usual", "threads", "tiles-2", "vectors"])
 def test_every_part_has_cases(
     published: ModuleType, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch

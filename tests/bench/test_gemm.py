@@ -25,6 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "COLD_BYTES", 1 << 16)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("scheme", measure.PRODUCTS)
 @pytest.mark.parametrize("m", [1, 40])
 def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
@@ -97,6 +98,7 @@ ASKED = (
 )
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("asked", ASKED, ids=" ".join)
 def test_every_option_of_a_product(octavo: Run, asked: tuple[str, ...]) -> None:
     scheme, *options = asked
@@ -206,6 +208,7 @@ def spoiled(change: Any) -> Any:
     return lambda *arguments, **after: change(right(*arguments, **after))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("change", "field", "size"),
     [

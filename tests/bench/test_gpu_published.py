@@ -107,6 +107,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("part", CASES)
 def test_every_part_has_cases(published: ModuleType, tmp_path: Path, part: str) -> None:
     path = published.MODELS["8b-bf16"].path(tmp_path, "8b-bf16")

@@ -99,6 +99,7 @@ class Nearest:
         return scales, scales
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["w4a8", slow("w4a8-g128")])
 def test_the_authors_rounding_of_experts(
     scheme: str, qqq: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -141,6 +141,7 @@ def test_nothing_is_run_where_nothing_is_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["src.gguf"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("whole")
 @pytest.mark.parametrize("kind", ["gptq", "qronos"])
 def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(

@@ -186,6 +186,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("files", [False, True])
 @pytest.mark.parametrize("original", [False, True])
 def test_a_killed_run_goes_on_at_its_stage(

@@ -71,6 +71,7 @@ def test_what_a_scheme_copies(name: str, value: float, tmp_path: Path, monkeypat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("gguf", [True, False])
 def test_an_expert(gguf: bool, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.widen(monkeypatch)

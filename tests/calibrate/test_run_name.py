@@ -147,6 +147,7 @@ def test_an_imatrix_that_does_not_say_what_it_is_of(open_tiny: Open, tmp_path: P
         collect_imatrix(model, TINY_TOKENS, context=CONTEXT, path=path)
 
 
+@pytest.mark.few(2)
 def test_a_run_that_was_stopped_is_not_gone_on_with_over_another_model(start: Start, tmp_path: Path) -> None:
     """Not even over one that lies in the same place, is as large and was written at the same time."""
     path = tmp_path / "src.gguf"

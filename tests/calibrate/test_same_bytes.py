@@ -65,6 +65,7 @@ def test_threads_make_the_same_file(preset: str, kind: Any, source: str, text: s
     assert made[0] == made[1] == made[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
 @pytest.mark.parametrize("kills", [1, slow(3)])
 def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
@@ -103,6 +104,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
     assert files(tmp_path / "again") == files(tmp_path / "whole"), moments
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("layout", "scheme", "kind"), [
     ("qqq", "w4a8-g128", "gptq"), ("gptq", "w4a16-g128", "gptq"), *map(slow, [
         ("qqq", "w4a8", "qqq"), ("qqq", "w4a8-g128", "auto"), ("gptq", "w4a16", "qronos"), ("gptq", "w8a16", "gptq"),

@@ -17,6 +17,7 @@ class Killed(BaseException):
     """As a signal ends a process, where no handler sees it."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("at", "files"), [(5, True), (5, False), slow((20, True)), slow((20, False))])
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(
     at: int, files: bool, source: str, text: str, tmp_path: Path, request: pytest.FixtureRequest

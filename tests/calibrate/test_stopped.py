@@ -26,6 +26,7 @@ def stop(what: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.few(1)
 def test_ctrl_c_says_how_to_go_on(start: Start, tmp_path: Path) -> None:
     src = tiny.write(tmp_path / "src.gguf")
     with pytest.raises(KeyboardInterrupt) as stopped:
@@ -45,6 +46,7 @@ def test_nothing_is_left_of_a_run_that_had_done_nothing(start: Start, tmp_path: 
     assert not (tmp_path / "out.work").exists()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_value_that_ends_each_run_leaves_nothing_unless_asked_for(
     start: Start, tmp_path: Path, resume: bool
@@ -95,6 +97,7 @@ def killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("way", ["calibrate", "gguf"])
 def test_a_file_that_was_written_is_written_again(

@@ -33,6 +33,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "-".join(command[:4]))
 def test_one_line_names_the_file(

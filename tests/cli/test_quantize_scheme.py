@@ -28,6 +28,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {scheme: made / scheme for scheme in SCHEMES}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", some(SCHEMES, 2))
 def test_the_cpu_says_what_the_reference_says(folders: dict[str, Path], scheme: str) -> None:
     texts = {}

@@ -125,6 +125,7 @@ def test_the_command_of_a_page_runs(octavo: Run, out: str, tmp_path: Path, monke
     assert "It is not there now" in Path(out).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the file that it was made of; a report does not take the place of one of its files."""
     leave_out_pictures(monkeypatch)

@@ -251,6 +251,7 @@ def test_broken_weights_end_in_an_error_and_no_text(octavo: Run, tmp_path: Path)
     assert octavo("run", path, "hi", "--json").out == ""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "text"),
     [

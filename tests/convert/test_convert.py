@@ -167,6 +167,7 @@ def test_yarn_and_linear_rope_are_said(tmp_path: Path) -> None:
             assert ("rope_freqs.weight" in file.tensors) is False
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("more", [
     {"attention_factor": 1.5}, {"mscale": 1.0, "mscale_all_dim": 0.5}, {"mscale": 0.7}, {"attention_factor": 1.0},
 ])

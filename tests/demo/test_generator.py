@@ -213,7 +213,7 @@ import sys
 sys.path.insert(0, {str(TOOLS)!r})
 import tokenizer as demo
 from corpus import Chats, IGNORED
-trained = demo.train(20_000, 1)
+trained = demo.train(4_000, 1)
 tokens, labels = Chats(trained, 192, 5).rows(20)
 for row, wanted in zip(tokens, labels):
     whole = trained.decode([*row, *(wanted[-1:] if wanted[-1] != IGNORED else ())], skip_special_tokens=False)

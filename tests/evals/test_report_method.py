@@ -165,6 +165,7 @@ def test_experts_channels_are_taken_together() -> None:
     assert channels(np.zeros(4)).peak == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("draw", [pictures.peaks_picture, pictures.spans_picture])
 def test_peaks_and_scales_are_drawn_whatever_they_are(draw: Callable[[pictures.Lines], str]) -> None:
     """A layer alone, values that are equal, nothing, endless, and so far apart that the axis is logarithmic."""

@@ -135,6 +135,7 @@ def test_files_of_others_stay(source: str, options: Options, tmp_path: Path) -> 
     assert [path.read_text() for path in mine] == ["mine"] * 4
 
 
+@pytest.mark.slow
 def test_damage_is_mended(source: str, options: Options, tmp_path: Path) -> None:
     out, options = tmp_path / "out", replace(options, rounds=0)
     make(source, out, options, "5")

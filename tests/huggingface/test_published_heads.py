@@ -36,6 +36,7 @@ def publish_latent(folder: Path, name: str, case: str = V2) -> Any:
     return publish(folder, name, replace(of, options=wide(of.options) | SIZES))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("case", "name"), [cell if cell[0] == V2 and cell[1] in SOME else slow(cell) for cell in CELLS]
 )

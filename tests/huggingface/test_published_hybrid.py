@@ -31,6 +31,7 @@ QUICK = [*(("qwen35", name) for name in ORDERED), ("qwen3next", ORDERED[0]), ("g
 QUICK.append(("falcon-h1", "gptq-v1-asym"))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("case", "name"), [cell if cell in QUICK else slow(cell) for cell in CELLS])
 def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, case: str, name: str) -> None:
     layout, of = PUBLISHED[name], TABLE[case]

@@ -18,6 +18,7 @@ from tests.limits import HANG_S
 from tests.sampling import slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [slow(fuzz_models), slow(fuzz_checkpoints), fuzz_adapters])
 def test_damaged_models_are_run_or_refused(module: Any, tmp_path: Path) -> None:
     target = module.Target(tmp_path, n_seeds=2)

@@ -135,6 +135,7 @@ def _many_arrays() -> bytes:
     return gguf([raw_pair("k", ARRAY, kind + (3).to_bytes(8, "little") + inner * 3)])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "build", [_many_strings, _many_tensors, _many_keys, _many_arrays], ids=lambda f: f.__name__[1:]
 )

@@ -101,6 +101,7 @@ CASES: list[tuple[dict[str, bool], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("device", ["reference", "cpu"])
 @pytest.mark.parametrize(("made", "more"), CASES)
 def test_it_computes_what_numpy_does(

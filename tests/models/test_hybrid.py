@@ -119,6 +119,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize(("name", "keys", "field", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
 def test_keys_that_do_not_fit(
     tmp_path: Path, name: str, keys: dict[str, Any], field: str, message: str

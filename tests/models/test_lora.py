@@ -88,6 +88,7 @@ def logits(file: GGUFFile, adapters: Chosen = (), backend: Backend | None = None
     return np.stack([e.step([Feed(sequence, [token])])[0] for token in FEW])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("device", ["reference", "cpu"])
 def test_merged_weights_of_transformers(adapted: dict[str, Adapted], name: str, device: str) -> None:

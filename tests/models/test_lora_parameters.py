@@ -76,6 +76,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "version", "wanted"), CASES)
 def test_merged_weights_of_transformers(name: str, version: str, wanted: tuple[str, ...], tmp_path: Path) -> None:
     """From the folder, from its GGUF file on the CPU, and merged into that."""

@@ -286,6 +286,7 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("name", "words", "problem"), WORDS)
 def test_configurations_that_are_refused(name: str, words: dict[str, Any], problem: str, tmp_path: Path) -> None:
     saved(tmp_path, TABLE[name])

@@ -34,6 +34,7 @@ def in_stages(path: Path, stages: int, communicators: list[Communicator] | None 
     return Engine(model, select("cpu", 1, stages=stages, communicators=communicators or ()), options)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in TABLE])
 def test_two_and_three_stages(name: str, tmp_path: Path) -> None:
     """A step goes over each once, in order, also where later layers read what earlier ones have made."""

@@ -64,6 +64,7 @@ HEADS = [(9, 3, 2), (9, 3, 3), (9, 3, 4), (4, 2, 4), (4, 1, 3), (6, 2, 3)]
 """Query heads, heads of keys, and ranks."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("make", [reference, cpu], ids=["reference", "cpu"])
 @pytest.mark.parametrize(("heads", "kv_heads", "ranks"), HEADS)
 def test_heads(heads: int, kv_heads: int, ranks: int, make: MakeBackend, tmp_path: Path,
@@ -84,6 +85,7 @@ def test_heads(heads: int, kv_heads: int, ranks: int, make: MakeBackend, tmp_pat
         assert of_keys == [1] * ranks
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cache_type", ["f16", "int8", *map(slow, ["q8_0", "fp8", "int4"])])
 @pytest.mark.parametrize("make", [reference, cpu], ids=["reference", "cpu"])
 def test_caches(cache_type: str, make: MakeBackend, models: Models) -> None:
@@ -93,6 +95,7 @@ def test_caches(cache_type: str, make: MakeBackend, models: Models) -> None:
         assert_near(got, want)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize(("name", "format_name"), [
     ("llama", "Q8_0"), ("qwen3moe", "Q4_0"), *map(slow, [("gemma2", "IQ4_NL"), ("llama", "MXFP4"), ("phi2", "Q5_1")]),
@@ -122,6 +125,7 @@ def test_blocks_of_256(format_name: str, ranks: int, tmp_path: Path, monkeypatch
 OTHERS = ["w4a8", "w4a16", "w8a16", "nvfp4a16"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scheme", ["int8-w8a8", "w4a8-g128", "fp8", *map(slow, OTHERS)])
 def test_checkpoints(scheme: str, tmp_path: Path) -> None:
     """Ranks agree on the scales of activations that they have parts of."""

@@ -81,6 +81,7 @@ def test_quantized_weights_are_their_values(name: str, kind: str, tmp_path: Path
 CELLS = [(name, device) for name in TABLE for device in ("reference", "cpu")]
 
 
+@pytest.mark.few(48)
 @pytest.mark.parametrize(("name", "device"), [slow(cell) if is_slow(*cell) else cell for cell in CELLS])
 def test_logits(name: str, device: str, models: Models) -> None:
     model, backend = models[name], ReferenceBackend() if device == "reference" else CpuBackend(threads=2)

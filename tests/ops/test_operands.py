@@ -261,6 +261,7 @@ def test_kinds_of_tensors_that_there_is_no_array_of() -> None:
         ops.quantize_int8(sparse, "token")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", some(STORED, 2))
 @pytest.mark.parametrize("m", [1, 5])
 def test_few_tokens_of_floats_are_multiplied_in_registers(name: str, m: int) -> None:

@@ -145,6 +145,7 @@ def test_fp8(m: int, kinds: Any, by: tuple[Any, Any]) -> None:
     assert np.linalg.norm(y - exact) / np.linalg.norm(exact) < (0.1 if "e5m2" in kinds else 0.05)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
 def test_fp8_of_any_shape(shape: tuple[int, int, int], kind: Any) -> None:

@@ -50,6 +50,7 @@ def arrays(folder: Path) -> dict[str, np.ndarray]:
     return {name: np.frombuffer(data[slice(*t["data_offsets"])], np.uint8) for name, t in header.items()}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_demo_model(tmp_path: Path, scheme: str) -> None:
     report = quantize_checkpoint(resolve("demo"), tmp_path / "out", scheme)
@@ -88,6 +89,7 @@ QUICK = {
 """Groups, numbers, biases, and matrices that are several at once."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("case", "scheme"), [c if c in QUICK else slow(c) for c in FAMILIES])
 def test_a_folder_of_each_family_computes_much_the_same(tmp_path: Path, case: str, scheme: str) -> None:
     save(tmp_path / "hf", CASES[case])

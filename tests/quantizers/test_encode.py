@@ -78,6 +78,7 @@ def samples(kind: str, rows: int = 16, k: int = 1024, seed: int = 0) -> F32:
 KINDS = ("gauss", "laplace", "heavy", "positive", "sparse", "scaled")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("weighted", some([False, True], 1))
 @pytest.mark.parametrize("name", quick(BLOCKS))
 def test_round_trip_error(name, weighted):
@@ -87,6 +88,7 @@ def test_round_trip_error(name, weighted):
     assert error < TOLERANCE.get(name, 0.002)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("kind", some(KINDS, 3))
 @pytest.mark.parametrize("name", quick([*SEARCHED, *GRIDS, "TQ1_0", "TQ2_0"]))
 def test_never_worse_than_the_reference_encoder(name, kind):

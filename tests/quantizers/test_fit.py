@@ -61,6 +61,7 @@ def test_no_more_than_so_many_bits_and_nearly_all_of_them(src: Path, dst: Path, 
         assert {row.name: row.type for row in fitted.report.rows} == types(dst)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("size", "alignment"), some([(180_000, 32), (250_000, 32), (300_000, 4096)], 1))
 def test_a_file_of_a_wished_size(tmp_path: Path, dst: Path, size: int, alignment: int) -> None:
     keys = small.KEYS | {"general.alignment": alignment, "tokenizer.ggml.tokens": [f"token {i}" for i in range(2000)]}

@@ -55,6 +55,7 @@ def test_they_are_those_of_an_importance_matrix(model: str, text: str, stats: st
     assert other.entries.keys() == want.entries.keys()
 
 
+@pytest.mark.slow
 def test_a_file_is_quantized_by_them(model: str, stats: str, tmp_path: Path) -> None:
     as_matrix = load_importance(stats)
     assert as_matrix is not None

@@ -72,6 +72,7 @@ def test_types_are_llama_quantizes(name: str) -> None:
         assert {n: f.name for n, f in got.items()} == want, (case["preset"], case["imatrix"], case.get("options"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", some(MODELS, 5))
 def test_an_imatrix_that_changes_nothing_is_not_recorded(name: str) -> None:
     model = MODELS[name]

@@ -309,6 +309,7 @@ except OctavoError as error:
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("how", "before"), [("kill", b"before"), ("full", None), slow(("kill", None)), slow(("full", b"before"))]
 )

@@ -56,6 +56,7 @@ def told(server: Server, asked: Asked) -> tuple[int, bytes]:
     return asyncio.run(answer(Address("127.0.0.1", server.port), asked))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("step", [7, pytest.param(61, marks=pytest.mark.slow)], ids=["seven", "sixty"])
 @pytest.mark.parametrize("kind", range(11))
 def test_a_response_that_is_cut_at_any_byte_is_whole(

@@ -184,6 +184,7 @@ def test_a_server_that_is_killed_is_started_again_by_the_next_request(front: tup
     assert pid_of(models, "second") == other
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("path", ["/v1/completions", "/api/generate"])
 def test_a_stream_goes_on_when_its_server_is_killed(front: tuple[Server, ModelsFront], path: str) -> None:
     server, models = front
@@ -256,6 +257,7 @@ def test_one_model_needs_no_name_and_sleeps() -> None:
         assert server.get("/slots?autoload=true"), "it wakes"
 
 
+@pytest.mark.slow
 def test_conversations_go_on_from_disk_after_sleep_and_swap(tmp_path: Path) -> None:
     known = [served(name, cache_disk=1 << 30, cache_dir=str(tmp_path)) for name in ("first", "second")]
 

@@ -69,6 +69,7 @@ def test_a_chat_loads_its_model(front: tuple[Server, ModelsFront]) -> None:
         400, [{"error": "options.no is not an option here"}])
 
 
+@pytest.mark.slow
 def test_how_long_a_model_stays(front: tuple[Server, ModelsFront]) -> None:
     server, models = front
     server.post("/api/chat", model="first", **ASK, keep_alive="1h", stream=False)

@@ -53,6 +53,7 @@ def test_a_banned_text_is_in_no_reply_and_in_no_piece(model: Model, seed: int) -
     assert watched.returns > 0, "one of the texts has several tokens"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_drafts_and_neighbours_make_no_difference(model: Model, seed: int) -> None:
     plain = model.generate(ASK, seed=seed, **HOW).text

@@ -141,6 +141,7 @@ def interrupts(n_lines: int, most: int, full: bool) -> Iterator[int]:
     yield from range(1, n_lines + 1, 1 if full else max(1, n_lines // most))
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("use", [use if use in ("generate", "side by side") else slow(use) for use in USES])
@@ -169,6 +170,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["states", *map(slow, ("window", "drafts", "two"))])
 def test_at_any_line_of_other_models(others: dict[str, Any], kind: str) -> None:

@@ -79,6 +79,7 @@ def printed(script: str, *arguments: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=HANG_S).stdout
 
 
+@pytest.mark.slow
 def test_without_openmp_threads_are_numbas_own() -> None:
     def said(how: str) -> tuple[str, str]:
         layer, _, results = printed(WITHOUT_OPENMP, how).partition(" ")

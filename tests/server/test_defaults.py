@@ -113,6 +113,7 @@ def prompt_of(server: Server, model: Model, given: Mapping[str, Any]) -> str:
 THINKS, CLOSED = "<think>\n", "<think>\n\n</think>\n\n"
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("source", "reasoning", "given", "end"),
     [
@@ -140,6 +141,7 @@ def test_a_reply_begins_in_the_thinking_that_its_prompt_ends_in(model: Model) ->
             assert {name for name in ("reasoning_content", "content") if message.get(name)} == {named}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["thinking_budget", "template", "name", "documents", "date_string"])
 def test_any_variable_goes_on_to_the_template(name: str, model: Model) -> None:
     source = "{{ messages[0].content }}{{ " + name + " | tojson }}"
@@ -173,6 +175,7 @@ def test_control_tokens_in_variables_are_text(model: Model) -> None:
     assert end not in add.prompt
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("options", "most"), [({}, 512), ({"max_tokens": -1}, None), ({"max_tokens": 9}, 9),
                                                ({"template_text": PLAIN}, None)])
 def test_replies_of_a_model_without_a_chat_template_have_a_limit(

@@ -156,6 +156,7 @@ def test_a_call_that_is_forced_comes_before_a_form(server: Server, form: dict[st
     assert reply["message"]["tool_calls"][0]["function"]["name"] == "now"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", FORMS[:2])
 def test_a_reply_that_may_call_has_the_form_where_it_does_not(server: Server, form: dict[str, Any]) -> None:
     for seed in range(3):

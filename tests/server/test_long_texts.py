@@ -76,6 +76,7 @@ def test_a_body_may_have_what_the_context_takes(model: Model, n_ctx: int, size: 
             assert sock.recv(1000).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/chat/completions"])
 def test_others_are_answered_while_a_text_is_encoded(model: Model, path: str) -> None:
     fake = FakeClient([300])

@@ -40,6 +40,7 @@ def chunks(server: Server, path: str, **more: Any) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("path", BODIES)
 def test_a_prompt_that_is_read_in_pieces(slow: Server, path: str) -> None:
     assert all("prompt_progress" not in one and "timings" not in one for one in chunks(slow, path, cache_salt="a")[:-1])

@@ -93,6 +93,7 @@ def test_one_conversation(server: Server, tmp_path: Path) -> None:
     assert "left out" not in first.said + second.said
 
 
+@pytest.mark.slow
 def test_options_that_do_not_fit(tmp_path: Path) -> None:
     import subprocess
     import sys

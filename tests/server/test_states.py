@@ -80,6 +80,7 @@ def all_of(model: Model) -> tuple[int, int]:
     return model.engine.pool.n_pages, model.engine.pool.states.n_slots
 
 
+@pytest.mark.few(1)
 def test_conversations_together(server: Server, model: Model) -> None:
     asked = [body(i) for i in range(8)]
     first = together(server, asked)
@@ -113,6 +114,7 @@ def test_clients_that_leave(server: Server, model: Model) -> None:
     assert text(server, body(9)) == alone
 
 
+@pytest.mark.few(1)
 def test_too_few_pages_for_all(path: Path, server: Server, model: Model) -> None:
     if not page_bytes(model.engine.graph):
         pytest.skip("no layer attends, so that pages take no memory")

@@ -37,6 +37,7 @@ def words(splitter: Any, text: str) -> list[str]:
     return [word for word, _ in splitter.pre_tokenize_str(text)] if text else []
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for row, name in ROWS.items()])
 @given(text=TEXTS)
 @settings(deadline=None)
@@ -47,6 +48,7 @@ def test_words_are_the_same_where_a_text_is_cut(row: PreTokenizer, text: str) ->
         assert words(splitter, text[:at]) + words(splitter, text[at:]) == whole
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(parts=st.lists(st.sampled_from(WORDS), max_size=40))
 @settings(deadline=None)

@@ -47,6 +47,7 @@ def sequential(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizers_package.be_sequential()
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(text=TEXT)
 @settings(deadline=None)
@@ -104,6 +105,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.parametrize("where", ["front", "library"])
 def test_forks_encode_and_print_nothing(where: str) -> None:

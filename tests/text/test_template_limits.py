@@ -142,6 +142,7 @@ SOME_TIME, SOME_SIZE = some(TIME, len(TIME) // 4), some(SIZE, len(SIZE) // 4)
 """By default some end by their time; all of `SIZE` are stopped, with little memory."""
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("source", [*INJECTION, *SOME_TIME, *SOME_SIZE, *SOURCE], ids=lambda s: s[-40:])
 def test_it_is_stopped(source: str) -> None:
     """Compiling and rendering each take half a second and one operation."""

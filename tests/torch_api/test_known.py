@@ -48,6 +48,7 @@ def test_folds_of_a_model(kind: str) -> None:
     assert [fold.into for fold in folds_of(whole.model)] == [fold.into.removeprefix("model.") for fold in found]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_model_is_quantized_with_them() -> None:
     whole = model("llama")

@@ -32,6 +32,7 @@ def error(y: torch.Tensor, right: torch.Tensor) -> float:
     return float((y.double() - right.double()).norm() / right.double().norm())
 
 
+@pytest.mark.few(4)
 @EVERY
 @pytest.mark.parametrize("shape", some([[256], [1, 256], [9, 256], [2, 3, 256], [0, 256], [2, 0, 256]], 3), ids=str)
 @torch.no_grad()
@@ -43,6 +44,7 @@ def test_any_leading_dimensions(scheme: str, shape: list[int]) -> None:
         assert error(y, given(x)) < BOUND[scheme]
 
 
+@pytest.mark.few(4)
 @EVERY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @torch.no_grad()
@@ -74,6 +76,7 @@ def test_next_to_the_product_of_floats(scheme: str, bound: float) -> None:
     assert error(layer(x), x @ layer.dequantize().T + given.bias) < bound
 
 
+@pytest.mark.few(4)
 @EVERY
 @torch.no_grad()
 def test_state_dict(scheme: str) -> None:

@@ -50,6 +50,7 @@ GAINS = {
 """How much of the error of rounding a method may leave."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("scheme", "method"), [
     pytest.param(*pair, marks=() if i < 4 else pytest.mark.slow) for i, pair in enumerate(GAINS)
 ])
@@ -74,6 +75,7 @@ def test_what_a_method_made_is_stored_and_copied(method: str) -> None:
         assert torch.equal(copy.deepcopy(model)(x)["logits"], right)
 
 
+@pytest.mark.slow
 def test_sums_with_the_original_model_are_those_of_qronos_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take twice the time of a Hessian, and as much memory."""
 

@@ -57,6 +57,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", CASES)
 def test_torch_finds_no_fault(name: str) -> None:
     """opcheck: schema, fake results against real ones, autograd's registration, tracing with symbolic sizes.

@@ -53,6 +53,7 @@ def quantized(model: nn.Module) -> list[str]:
     return [name for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, QuantLinear)]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @torch.no_grad()
 def test_a_model(scheme: str) -> None:

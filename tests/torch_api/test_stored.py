@@ -26,6 +26,7 @@ def linear(k: int = 384, n: int = 50) -> nn.Linear:
     return nn.Linear(k, n)
 
 
+@pytest.mark.few(5)
 @EVERY
 @pytest.mark.parametrize("rows", some([1, 3, 8, 21, 40], 2))
 @torch.no_grad()
@@ -82,6 +83,7 @@ def test_what_is_packed_follows_the_values_and_ends_with_them() -> None:
     assert len(operators._packed) == kept
 
 
+@pytest.mark.few(2)
 @EVERY
 def test_whole_modules_are_saved_and_made_in_inference_mode(scheme: str) -> None:
     with torch.inference_mode():

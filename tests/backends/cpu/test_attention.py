@@ -42,6 +42,7 @@ def attention(step: str, **shape: Any) -> OpCase:
     return OpCase("attention", tokens, {"heads": 4, "kv_heads": 2, "dim": 64, **shape}, past=past)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", ["one after 64", "more of a prompt"])
 @pytest.mark.parametrize("dim", [64, *(slow(dim) for dim in (80, 16, 32, 112, 128, 256))])
 def test_head_sizes(dim: int, step: str) -> None:
@@ -67,6 +68,7 @@ def test_contexts(step: str, cache: str) -> None:
     assert found.ok, found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("past", [(130, 5, 70, 0), (700, 64, 3)])
 @pytest.mark.parametrize("limits", [{}, {"window": 40, "cap": 1}, slow({"window": 40})])
 def test_some_decode_while_prompts_go_on(limits: dict[str, int], past: tuple[int, ...]) -> None:
@@ -97,6 +99,7 @@ def with_rounded_cache(built: Built) -> Built:
     return Built(built.graph, tuple(steps), built.limits)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dim", some([64, 32, 128], 1))  # 64: kernels that whole models compile too
 @pytest.mark.parametrize("step", STEPS)
 def test_quantized_cache(step: str, dim: int) -> None:
@@ -114,6 +117,7 @@ DECODING = {step for step, (tokens, past) in STEPS.items() if tokens == len(past
 QUICK = {("int4", "one after 700"), ("int8", "three decode")}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("cache", "static", "step"),
     [c if (c[0], c[2]) in QUICK and not c[1] else slow(c) for c in SCALED],
@@ -139,6 +143,7 @@ LATENT_CASES = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("cache", "shape", "step"), LATENT_CASES)
 def test_keys_that_are_values_too(cache: str, shape: str, step: str) -> None:
     """In types of few bits; those of f16, f32 and q8_0 are op cases."""

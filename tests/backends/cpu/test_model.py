@@ -163,6 +163,7 @@ def test_threads_and_runs_do_not_matter(files: Files) -> None:
 MATRICES = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("format_name", some(["Q8_0", "F16", "Q4_K"], 1))
 @pytest.mark.parametrize("matrix", MATRICES)
 def test_nan_anywhere_is_an_error_and_never_an_answer(matrix: str, format_name: str, files: Files) -> None:

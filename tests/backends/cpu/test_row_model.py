@@ -23,6 +23,7 @@ from tests.sampling import some
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, 21).tolist()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", some(["llama", "qwen2", "qwen3"], 1))
 @pytest.mark.parametrize("scheme", some(SCHEMES, 2))
 def test_prompt_and_token_by_token(tmp_path: Path, scheme: str, case: str) -> None:

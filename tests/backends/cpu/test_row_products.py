@@ -20,6 +20,7 @@ def cpu() -> CpuBackend:
     return CpuBackend(threads=2, exact=True)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("n_tokens", some([1, 2, 3, 5, 7, 8, 9, 16, 31, 33], 3))
 @pytest.mark.parametrize("name", rows.NAMES)
 def test_products(cpu, name, n_tokens):

@@ -77,6 +77,7 @@ def test_attention_in_prompts_and_replies(kind: DType, attrs: dict[str, float]) 
         np.testing.assert_array_equal(attention.at(positions[:8], apart=True), alone[:8])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["f16", "int8", *map(slow, ("fp8", "int4"))])
 def test_latent_attention_in_prompts_and_replies(kind: DType) -> None:
     attention = Attention(kind, latent=True, value_dim=64 if kind == "int4" else 48)

@@ -156,6 +156,7 @@ def test_steps_of_any_size() -> None:
     np.testing.assert_allclose(found, want, rtol=3e-7)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", GRAPHS)
 def test_steps_divide_sequences_in_any_way(op: str) -> None:
     """On the CPU to the bit."""

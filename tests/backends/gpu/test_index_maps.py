@@ -76,6 +76,7 @@ print(json.dumps({"DS4": text("DS4", even), "D2S6": text("D2S6", even), "any": t
 """
 
 
+@pytest.mark.slow
 def test_what_the_page_says_of_the_quantizer():
     """docs/index-maps.md: one load of 16 bytes a lane where strides are even, and shuffles for the largest value."""
     root = Path(__file__).parents[3]

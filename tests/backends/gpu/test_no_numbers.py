@@ -14,6 +14,7 @@ STEPS = {"decoding": DECODING, "prompts": PROMPTS}
 CACHES = ["f16", "int8", *(slow(cache) for cache in ("f32", "q8_0", "fp8", "int4"))]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize(

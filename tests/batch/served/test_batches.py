@@ -188,6 +188,7 @@ METADATA: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("metadata", "words"), METADATA, ids=range(len(METADATA)))
 def test_metadata_that_is_refused(client: openai.OpenAI, server: Server, metadata: object, words: str) -> None:
     one = client.files.create(file=jsonl(line(1)), purpose="batch").id

@@ -91,6 +91,7 @@ def _sampler(seed: int) -> Sampler:
     return make_sampler(SamplingParams(temperature=1.5, top_k=20, seed=seed))
 
 
+@pytest.mark.few(1)
 def test_pages_that_are_shared_and_copied(make_core: MakeCore) -> None:
     """Prompts that begin alike, one that was there before, and forks of it that go on in the middle of a page."""
     alone = [texts(make_core(), [prompt])[0] for prompt in PROMPTS]
@@ -102,6 +103,7 @@ def test_pages_that_are_shared_and_copied(make_core: MakeCore) -> None:
     assert core.stats().cached_tokens >= 2 * 64 + len(PROMPTS[3]) - 1
 
 
+@pytest.mark.few(1)
 def test_those_that_give_way_come_back(make_core: MakeCore) -> None:
     prompts = [[n] * 50 for n in range(4)]
     alone = [texts(make_core(), [prompt])[0] for prompt in prompts]
@@ -110,6 +112,7 @@ def test_those_that_give_way_come_back(make_core: MakeCore) -> None:
     assert core.stats().preemptions > 0
 
 
+@pytest.mark.few(1)
 def test_layers_with_a_window(make_core: MakeCore) -> None:
     """Their pages are others, and go back when the window has left them."""
     prompts = [RNG.integers(0, 255, 640).tolist(), *PROMPTS[:2]]

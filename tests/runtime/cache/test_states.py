@@ -197,6 +197,7 @@ def test_a_prompt_waits_for_a_state_that_is_coming(model: ModelSpec) -> None:
     assert (first.cached, second.cached) == (0, 2 * PAGE_SIZE)
 
 
+@pytest.mark.few(2)
 def test_conversations_in_turn(model: ModelSpec) -> None:
     """More of them than states are kept: who was away for long begins again, and none gets another's."""
     core, lengths = EngineCore(make_engine(model)), [10, 20, 30]

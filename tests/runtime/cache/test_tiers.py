@@ -182,6 +182,7 @@ def test_a_damaged_page_ends_what_is_found(
     again.close()
 
 
+@pytest.mark.few(2)
 def test_many_at_once_in_few_pages(model: ModelSpec, tmp_path: Path) -> None:
     """Conversations that do not fit beside each other: some give way, and all go on as they would alone."""
     warm, one = start(model, None), start(model, tmp_path)

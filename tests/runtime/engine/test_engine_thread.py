@@ -77,6 +77,7 @@ def threads() -> int:
     return sum(thread.name == NAME for thread in threading.enumerate())
 
 
+@pytest.mark.slow
 def test_a_model_that_is_dropped_ends_its_thread(alphabet_path: str) -> None:
     gc.collect()
     before = threads()

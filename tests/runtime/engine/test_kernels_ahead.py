@@ -50,6 +50,7 @@ def engine(path: str | Path) -> Engine:
     return Engine(read_model(open_model_file(str(path))), [CpuBackend(threads=2)], EngineConfig(n_ctx=128))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arch", "preset"), [("qwen3", "F16"), ("qwen3", "Q4_K_M"), ("qwen3", "Q8_0"), ("qwen3moe", "Q4_K_M")]
 )

@@ -58,6 +58,7 @@ def test_text_is_the_same_and_the_option_removes_what_is_kept(weights: Path, tmp
         octavo.load(path, weight_cache="yes")  # type: ignore[arg-type]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("preset", some(["Q4_K_M", "Q8_0", "MXFP4_MOE", "IQ3_S", "BF16", "TQ2_0"], 2))
 def test_logits_of_a_preset(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str) -> None:
     tiny.widen(monkeypatch)

@@ -66,6 +66,7 @@ HOSTILE: dict[str, Callable[[], Grammar]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_grammar_ends_nothing_but_its_own_reply(grammars: Grammars, name: str) -> None:
     """It can be used, or it can not, which is said; another reply goes on."""
@@ -293,6 +294,7 @@ def test_a_grammar_that_is_compiled_is_waited_for_by_nobody(grammars: Grammars) 
         allowed_tokens(bad, TOKENIZER)
 
 
+@pytest.mark.slow
 def test_not_many_are_compiled_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the ones that nobody waits for."""
     monkeypatch.setattr(grammar_workers, "MOST_COMPILING", 2)

@@ -49,6 +49,7 @@ def test_a_value_is_not_another_number(number: int) -> None:
     assert takes({"enum": [-(1 << 53), str(number)]}, str(number))
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize("kind", ["number", "integer"])
 @pytest.mark.parametrize("low", [-1, -0.5, 0, 0.25, 1])
 @pytest.mark.parametrize("width", [0.25, 0.5, 1, 1.5, None])
@@ -66,6 +67,7 @@ def test_bounds_that_do_not_belong_to_what_they_bound(kind: str, low: float, wid
 PATTERNS = ['^[^"]$', "^[^\\\\]$", '^[^<>:"/\\\\|?*]$', "^[^]a]$", '^[^-"]$', '^([^"a]|b)$', '^"[^"\\n]*"$']
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_negated_classes_of_patterns(pattern: str) -> None:
     """Replies may have what is not in the class, but for null characters."""

@@ -130,6 +130,7 @@ SETTINGS: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("settings", SETTINGS, ids=",".join)
 def test_settings(settings: dict[str, Any], one: Model, two: Model) -> None:
     """Candidates are merged of what ranks find in their parts of the vocabulary."""
@@ -190,6 +191,7 @@ def test_a_model_that_another_thread_closes() -> None:
     assert [(type(error), str(error)) for error in errors] == [(RankError, "the model was closed by another thread")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells that a process is stopped")
 def test_a_rank_that_is_stopped_ends_all_replies_after_a_while() -> None:
     with load(max_sequences=2) as model:
@@ -294,6 +296,7 @@ def follower_of_killed(program: str) -> int:
     return follower
 
 
+@pytest.mark.slow
 def test_ranks_end_with_rank_0() -> None:
     assert gone([follower_of_killed(PARENT)])
 

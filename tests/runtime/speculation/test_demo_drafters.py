@@ -42,6 +42,7 @@ def replies(model: Model, params: SamplingParams) -> tuple[EngineCore, list[list
     return core, [list(one.output_tokens) for one in asked]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_same_replies_in_fewer_steps(name: str, plain: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepCosts, "factor", lambda *_: 1.0)

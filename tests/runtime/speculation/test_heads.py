@@ -190,6 +190,7 @@ def test_preempted_requests_and_siblings(random_path: str, plain: Engine) -> Non
     assert all_of(engine, head=head) == all_of(plain)
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("_free")
 @pytest.mark.parametrize("at_once", [1, 16])
 def test_on_the_cpu_bit_for_bit(tmp_path: Path, at_once: int) -> None:

@@ -80,6 +80,7 @@ def test_the_same_text(model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> Non
     assert stats.steps < plain.stats().steps
 
 
+@pytest.mark.few(1)
 def test_another_prompt_goes_on_from_the_end(model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state after a reply is kept, though drafts of it were longer than it, or were refused."""
     want = run(made(model, "off"))

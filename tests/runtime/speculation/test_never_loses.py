@@ -68,6 +68,7 @@ def _accepted(rng: np.random.Generator, right: float, n: int) -> int:
     return int(wrong[0]) if len(wrong) else n
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("right", [0.0, 0.3])
 @pytest.mark.parametrize("more", [FLAT, MEMORY, COMPUTE, 1.0])
 @pytest.mark.parametrize("replies", [1, 4, 16])

@@ -60,6 +60,7 @@ def within(value: Any) -> Iterator[Any]:
         yield {"x": {value: 1}}
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("path", ROUTES)
 def test_every_field_of_every_route(server: Server, path: str) -> None:
     kind, base = ROUTES[path]

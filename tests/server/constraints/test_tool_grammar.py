@@ -36,6 +36,7 @@ OF_EACH_MARKER = [*IN_FORMATS[: len(FORMATS) + 1], *some(IN_FORMATS[len(FORMATS)
 """By default each format with markers of text, and a few with markers that are tokens."""
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("form", "tokenizer"), OF_EACH_MARKER, ids=lambda p: getattr(p, "name", ""))
 def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
     """In each format, by a model that knows nothing, with markers that are text or tokens."""
@@ -57,6 +58,7 @@ def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Token
     assert ended > 3
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("form", "tokenizer"), OF_EACH_MARKER, ids=lambda p: getattr(p, "name", ""))
 def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
     """Text before it is free, and so is text after it; control tokens are, too."""
@@ -117,6 +119,7 @@ CHOICES: list[Any] = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
 def test_a_value_that_is_one_of_a_few(form: ToolFormat) -> None:
     """Texts have no quotation marks where a format writes texts without."""
@@ -160,6 +163,7 @@ def test_objects_in_calls_have_the_keys_that_are_named(form: ToolFormat) -> None
 VALUES = ["a < b\nc", '<a href="x">\n</a>', "a<", "{x}[],: |> <|", " a ", "12", "x</parameter", ""]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("form", some([*FORMATS, GENERIC], 4), ids=lambda form: form.name)
 def test_texts_end_where_a_model_ends_them(form: ToolFormat) -> None:
     """A text may have what the tag after it begins with, and tags of other names."""

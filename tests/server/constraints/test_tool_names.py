@@ -26,6 +26,7 @@ OF_NAMES = ["get-weather", "ns.now", "a:1", "functions.f", "1", "x" * 128]
 OF_KEYS = ["user-id", "from", "@type", "a b", "1a"]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
 def test_names_that_no_identifier_has(form: ToolFormat) -> None:
     """What a tool may be called is read as it was written, and so are parameters that Python has no words for."""
@@ -54,6 +55,7 @@ UNCARRIED = {
 """What can't be told apart from what is around it, in formats whose arguments are not JSON."""
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
 def test_names_of_parameters_come_back_or_are_refused(form: ToolFormat) -> None:
     template = ChatTemplate("".join(("{# tools tool_calls ", *form.tells[:1], form.also, " #}")))

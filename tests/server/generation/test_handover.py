@@ -80,6 +80,7 @@ def pieces(stream: bytes) -> tuple[list[bytes], list[Any]]:
     return [*parts[::2], last], [json.loads(one) for one in parts[1::2]]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_a_stream_goes_on_from_any_of_its_pieces(known: Server, kind: str) -> None:
     path, body = REQUESTS[kind]

@@ -231,6 +231,7 @@ def test_what_is_under_way_at_the_end_is_told(
     assert not caplog.records
 
 
+@pytest.mark.slow
 def test_at_the_end_who_reads_nothing_is_not_waited_for(
     model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,6 +37,7 @@ def ids(headers: dict[str, str]) -> str:
     return headers["request-id"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_reply_has_an_id(route: str, stream: bool, faked: Server) -> None:

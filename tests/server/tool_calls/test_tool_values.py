@@ -77,6 +77,7 @@ WRITTEN: list[tuple[dict[str, Any], str, Any]] = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", RAW, ids=lambda form: form.name)
 def test_values_are_read_as_a_model_writes_them(form: ToolFormat) -> None:
     """Texts have no quotation marks where a parameter may be null, or is a reference to a text."""

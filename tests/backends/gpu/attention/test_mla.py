@@ -51,6 +51,7 @@ def held_to_reference(case: OpCase) -> None:
     assert found.ok, found
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("kind", "shape", "step"), [c if c in QUICK else slow(c) for c in CASES_OF_KINDS])
 def test_steps(kind: str, shape: str, step: str) -> None:
     held_to_reference(op_case(kind, shape, step))

@@ -55,6 +55,7 @@ def fmt_of(row: str | BlockFormat) -> BlockFormat:
     return row_named(row) if isinstance(row, str) else row
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: fmt_of(row).name)
 def test_codes_are_those_of_the_cpu_but_for_ties(row: str | BlockFormat) -> None:
     fmt, w, h = fmt_of(row), weights(), correlated()
@@ -66,6 +67,7 @@ def test_codes_are_those_of_the_cpu_but_for_ties(row: str | BlockFormat) -> None
     assert found.after.sum() == pytest.approx(once.after.sum(), rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [ROWS[0], slow(ROWS[1]), *ROWS[2:]], ids=lambda row: fmt_of(row).name)
 def test_scales_are_gone_through_again(row: str | BlockFormat) -> None:
     fmt, w, h = fmt_of(row), weights(), correlated()

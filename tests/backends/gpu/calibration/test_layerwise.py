@@ -42,6 +42,7 @@ def same_sums(exact: AnyArray, rounded: AnyArray, pairs: list[tuple[AnyArray, An
     assert np.all(np.abs(rounded - exact) <= bound)
 
 
+@pytest.mark.slow
 def test_values_stay_on_the_device(model: ModelSpec, tmp_path: Path) -> None:
     """Sums over them are those of the host, weights are replaced there, and a run that goes on sees the same."""
     cpu = Layerwise(model, select("cpu", 1), SAMPLES, original=True)
@@ -78,6 +79,7 @@ def test_values_stay_on_the_device(model: ModelSpec, tmp_path: Path) -> None:
     again.close(remove=True)
 
 
+@pytest.mark.slow
 def test_attention_is_given_away_as_the_host_has_it(model: ModelSpec) -> None:
     """Queries, keys and values of a sample, in memory."""
     found: dict[str, list[AnyArray]] = {}

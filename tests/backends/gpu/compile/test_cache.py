@@ -41,6 +41,7 @@ def happened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     return rows
 
 
+@pytest.mark.slow
 def test_all_kernels_of_launches_are_compiled_before_them(happened: dict[str, dict[str, Any]]) -> None:
     assert happened["empty"] == {**KEPT, "compiled": 2}
 

@@ -118,6 +118,7 @@ def model(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path / "tiny"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [*MODELS, *FOLDERS])
 def test_calls_are_those_that_binding_gives(
     name: str, target: GpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,6 +152,7 @@ def test_calls_are_those_that_binding_gives(
             assert few < most * len(bound), (size, few, len(bound))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [*MODELS, *FOLDERS])
 def test_calls_are_those_that_binding_gives_at_that_moment(
     name: str, target: GpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,6 +178,7 @@ def test_calls_are_those_that_binding_gives_at_that_moment(
     assert {"attention", "rope_set_rows"} <= {*copied}
 
 
+@pytest.mark.slow
 def test_weights_that_are_replaced_are_not_kept(
     target: GpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_each_pair_has_a_slot_in_a_tile_of_its_expert(ids: np.ndarray[Any, Any])
     assert (pairs[: used * size] == -1).sum() == used * size - count
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "numbers"),
     some([("Q4_K", (1, 1, 2, 1)), ("MXFP4", (1, 2, 4, 2)), ("Q6_K", (2, 1, 1, 0)), ("Q8_0", (2, 2, 2, 1)),

@@ -26,6 +26,7 @@ from tests.backends.gpu.matmul.one_token import check_product_of_one_token
 from tests.sampling import slow
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name",
     ["Q4_K", "Q8_0", "IQ2_XS", "NVFP4",

@@ -96,6 +96,7 @@ def test_two_matrices_in_one_launch(names: tuple[str, str], tokens: int) -> None
         np.testing.assert_allclose(y.cpu().numpy(), alone.cpu().numpy(), rtol=1e-5, atol=2e-6 * np.abs(exact).max())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("tokens", [1, 2, 5, 9, slow(16), 40])
 def test_factors_of_rows(tokens: int) -> None:
     """By each kernel, before what is added; of matrices that are joined each row has its own."""

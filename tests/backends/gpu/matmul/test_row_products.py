@@ -51,6 +51,7 @@ def test_sums_of_groups_are_near_the_definition():
     assert rows.nmse(rows.unfolded(tensor, x), rows.product(tensor, x)) < QUANTIZED / 5
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("n_tokens", [7, 21, 64, 90])
 @pytest.mark.parametrize("name", ["INT8", "FP8"])
 def test_tiles_that_programs_share(gpu, name, n_tokens):

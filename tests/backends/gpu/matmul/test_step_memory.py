@@ -183,6 +183,7 @@ def kept(context: Context) -> int:
     return sum(t.nbytes for t in (*context.scratch.values(), *own))
 
 
+@pytest.mark.few(32)
 @pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in FORMATS])
 @pytest.mark.parametrize("size", ["8B", "70B"])
 def test_no_product_copies_its_weight(size: str, name: str, target: GpuTarget) -> None:

@@ -203,6 +203,7 @@ def test_fp8_blocks(size: tuple[int, int, int]) -> None:
     check(y, definition.fp8_gemm(a, b, scale_a, scale_b), FP8)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("splits", some([1, 2], 1))
 @pytest.mark.parametrize(
     ("how", "rows", "kind"),

@@ -20,6 +20,7 @@ def error(found: F32, want: F32) -> float:
     return float(((found - want) ** 2).mean() / (want**2).mean())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", WITH_KERNELS)
 @pytest.mark.parametrize("deterministic", [False, slow(True)])
 def test_steps_divide_sequences_in_any_way(op: str, deterministic: bool) -> None:
@@ -29,6 +30,7 @@ def test_steps_divide_sequences_in_any_way(op: str, deterministic: bool) -> None
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", some(WITH_KERNELS, 2))
 def test_deterministic_is_token_by_token(op: str) -> None:
     """To the bit, however a sequence is divided."""
