@@ -31,8 +31,6 @@ STARTING = 256 << 20
 """Bytes that the processes of a model take before they ask for more."""
 PATIENCE_S = 2.0
 """Seconds that a model waits for one that answers nobody, before one that answers takes no more requests."""
-ENDS = 3
-"""Processes that end while they load a model, after which it can't be loaded."""
 MOST_COPIES = 1000
 FAILED_S = 5.0
 """Seconds in which a model that could not be loaded is not tried again."""
@@ -313,9 +311,8 @@ class Models:
         return pool
 
     def _keeps(self, model: Model) -> bool:
-        """Whether a model whose process has ended by itself gets another one: while requests wait, but not for ever."""
-        ends = model.pool.replicas[0].restarts + 1 if model.pool is not None else 0
-        return model.answering > 0 or (model.state == "loading" and model.is_wanted and ends < ENDS)
+        """Whether a model whose process has ended by itself gets another one: while requests wait."""
+        return model.answering > 0 or (model.state == "loading" and model.is_wanted)
 
     async def _allow(self, model: Model, asks: Asks) -> None:
         """Have room for what a model's engine asks for, where it waits. Raises OctavoError where there can be none."""

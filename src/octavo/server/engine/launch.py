@@ -23,6 +23,8 @@ ENDING = (
 """Signals that would end a process at once, but for faults. A server's front takes them, its engine ignores them."""
 GONE_S = 10.0
 """Seconds that a killed process may take to be gone."""
+ENDS = 3
+"""Processes that end by themselves before they have loaded the model for the first time, after which it can't be."""
 
 
 @dataclass(frozen=True)
