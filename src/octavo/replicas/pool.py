@@ -122,11 +122,14 @@ class Pool:
         """Wait until no replica is there any more, nor is to be."""
         await asyncio.wait(self._tasks)
 
-    async def close(self) -> None:
-        """End all replicas, which have the time to finish what is under way."""
+    async def close(self, *, at_once: bool = False) -> None:
+        """End all replicas, which have the time to finish what is under way; `at_once`: nothing is, and they need none.
+        """
         self.ending = True
         for one in self.replicas:
-            if one.running is not None:
+            if one.running is not None and at_once:
+                await one.running.close()
+            elif one.running is not None:
                 one.running.stop()
         await asyncio.wait(self._tasks, timeout=self._drain_s + OUT_S)
         for task in self._tasks:
