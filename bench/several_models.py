@@ -1,7 +1,7 @@
 """Asks three models for replies at random where memory holds two, kills some of their engines, and times swaps.
 
     python bench/several_models.py [MODEL] [--requests 500] [--at-once 8] [--kills 10] [--swap MODEL.gguf]
-                                   [--swaps 10] [-o FOLDER]
+                                   [--swaps 10] [--rest 3] [-o FOLDER]
 
 MODEL, the demo by default, is served under three names. `--memory` is two and a half times what one asks for. Engines
 and servers of models are killed at random moments. Each reply has to be whole and the same as others to its prompt, or
@@ -9,7 +9,8 @@ an error with a code; the proportional size of all processes of models, looked a
 more than `--memory`. Exit status 1 where that is not so.
 
 With `--swap` two names of that model are then asked for a token in turns, where memory holds one: seconds from the
-request to the answer, in which the other one is ended, and this one's process started and its weights mapped.
+request to the answer, in which the other one is ended, and this one's weights are mapped; `--rest` seconds after the
+answer before, in which a process for it is started, and at once, in which there is none.
 
 Needs Linux. The result is bench/results/several-models-<date>.json, or in the folder that `-o` names.
 """
@@ -208,20 +209,21 @@ def soak(model: str, asked: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     return found, good
 
 
-def swaps(model: str, n: int) -> dict[str, Any]:
+def swaps(model: str, n: int, rest: float) -> dict[str, Any]:
     """Seconds from a request to its answer where another model has to make room."""
     with tempfile.TemporaryDirectory() as place:
         folder, to = folder_of(model, NAMES[:2], place), Address("127.0.0.1", free_port())
         limit, found = asked_for(folder, SWAP_OPTIONS) * 3 // 2, list[float]()
         with running("octavo serve", serve(folder, to, (*SWAP_OPTIONS, "--memory", str(limit))), to):
             for i in range(n + 2):
+                time.sleep(rest)
                 began = time.monotonic()
                 body = {"model": NAMES[i % 2], "prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0}
                 status, answer = asyncio.run(ask(to, "/v1/completions", body))
                 if status != 200:
                     raise SystemExit(f"a swap gave no answer: {answer}")
                 found.append(round(time.monotonic() - began, 3))
-    return {"of": Path(model).stem, "memory": limit, "first": found[:2], "seconds": found[2:],
+    return {"of": Path(model).stem, "memory": limit, "rest": rest, "first": found[:2], "seconds": found[2:],
             "median": statistics.median(found[2:])}
 
 
@@ -233,6 +235,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--swap", metavar="MODEL.gguf")
     parser.add_argument("--swaps", type=int, default=10)
+    parser.add_argument("--rest", type=float, default=3.0)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS, help="folder for the result")
     asked = parser.parse_args()
     result, good = results_file.described(), True
@@ -240,7 +243,7 @@ def main() -> None:
         result["at_random"], good = soak(asked.model, asked)
         print(json.dumps(result["at_random"]), flush=True)
     if asked.swap is not None:
-        result["swaps"] = swaps(asked.swap, asked.swaps)
+        result["swaps"] = [swaps(asked.swap, asked.swaps, rest) for rest in (asked.rest, 0.0)]
         print(json.dumps(result["swaps"]), flush=True)
     results_file.write("several-models", result, asked.output)
     sys.exit(0 if good else 1)

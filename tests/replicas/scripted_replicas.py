@@ -115,17 +115,30 @@ class ScriptedRunning:
         self._over.set()
 
 
+class Killed(ScriptedRunning):
+    """One that ends before it serves."""
+
+    async def served(self) -> Served:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def ended(self) -> str:
+        return "it was killed"
+
+
 class ScriptedLauncher:
-    """Starts them; with `fails`, raises that instead."""
+    """Starts them; with `fails`, raises that instead. The first `ends` processes end before they serve."""
 
     def __init__(self, replicas: list[Scripted]) -> None:
         self.replicas = replicas
         self.fails: OctavoError | None = None
+        self.ends = 0
 
     async def start(self, number: int) -> ScriptedRunning:
         if self.fails is not None:
             raise self.fails
-        return ScriptedRunning(self.replicas[number])
+        self.ends -= 1
+        return Killed(self.replicas[number]) if self.ends >= 0 else ScriptedRunning(self.replicas[number])
 
     async def close(self) -> None:
         pass

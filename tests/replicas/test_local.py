@@ -20,6 +20,7 @@ from octavo.replicas import local
 from octavo.replicas.local import LocalLauncher, cards
 from octavo.replicas.merged_metrics import ReplicaMetrics
 from octavo.replicas.pool import Pool
+from octavo.server.engine.client import EngineDiedError
 from octavo.server.engine.fake import FakeClient
 from octavo.server.http.tls import Certificate
 from octavo.server.routes.metrics import Metrics
@@ -109,6 +110,33 @@ def test_a_replica_that_can_not_load_its_model_says_why() -> None:
         await running.close()
 
     asyncio.run(refused())
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_engine_that_is_killed_in_its_first_load_is_started_again_twice(times: int) -> None:
+    import asyncio
+
+    from octavo.replicas.replica_process import start
+
+    async def loaded() -> None:
+        running = local.LocalProcess(*start(processes(1).setup(0)))
+        loading, killed = asyncio.ensure_future(running.served()), set[str]()
+        try:
+            while len(killed) < times:
+                for pid in {*children(running.process.pid).split()} - killed:
+                    if b"octavo.server.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        os.kill(int(pid), signal.SIGKILL)
+                        killed.add(pid)
+                await asyncio.sleep(0.001)
+            if times == 1:
+                assert (await loading).pid == running.process.pid
+            else:
+                with pytest.raises(EngineDiedError, match="its process was killed by SIGKILL"):
+                    await loading
+        finally:
+            await running.close()
+
+    asyncio.run(loaded())
 
 
 def test_a_signal_that_ends_a_process_has_its_name() -> None:

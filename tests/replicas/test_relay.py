@@ -295,3 +295,19 @@ def test_what_can_not_be_loaded_is_told_at_the_start() -> None:
     launcher.fails = UsageError("n_ctx is 7", argument="n_ctx")
     with pytest.raises(AssertionError, match="n_ctx is 7"), fronting(launcher, 2):
         pass
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_replicas_that_end_while_they_load_are_started_again_twice(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "FIRST_PAUSE_S", 0.01)
+    with scripted(1) as replicas:
+        launcher = ScriptedLauncher(replicas)
+        launcher.ends = times
+        if times == 2:
+            with fronting(launcher, 1) as (_, front):
+                assert front.pool.replicas[0].restarts == 2
+        else:
+            with pytest.raises(AssertionError, match="it was killed"), fronting(launcher, 1):
+                pass

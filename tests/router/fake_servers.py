@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from octavo.errors import OctavoError
 from octavo.replicas.replica import Served
 from octavo.router.catalog import Catalog, KnownModel
+from octavo.router.model_process import Spare
 from octavo.router.models import Models
 from octavo.server.engine.engine_protocol import Asks, Loading
 from octavo.server.serve_options import EngineOptions, Limits, ServerOptions
@@ -57,9 +60,13 @@ class FakeLauncher:
     """See `ModelLauncher`."""
 
     def __init__(
-        self, world: World, model: KnownModel, allow: Callable[[Asks], Awaitable[None]], show: Callable[[Loading], None]
+        self, world: World, model: KnownModel, allow: Callable[[Asks], Awaitable[None]],
+        show: Callable[[Loading], None], spare: FakeSpare | None,
     ) -> None:
         self.world, self.name, self.allow, self.show = world, model.name, allow, show
+        if spare is not None:
+            world.spares.remove(spare)
+            world.began.append(model.name)
 
     async def start(self, number: int) -> FakeServer:
         self.world.servers[self.name] = server = FakeServer(self.world, self)
@@ -67,6 +74,17 @@ class FakeLauncher:
 
     async def close(self) -> None:
         pass
+
+
+class FakeSpare(Spare):
+    """A process that waits for a model."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        world.spares.append(self)
+
+    async def close(self) -> None:
+        self.world.spares.remove(self)
 
 
 class World:
@@ -78,6 +96,7 @@ class World:
     may_load  is set unless loading is to wait
     loaded    names, in the order in which they were loaded; those that are are `here`
     most      bytes that were taken at a time
+    spares    processes that wait for a model, and names of models that `began` with one
     """
 
     def __init__(self, sizes: dict[str, int]) -> None:
@@ -88,6 +107,12 @@ class World:
         self.may_load.set()
         self.loaded, self.here, self.most = list[str](), set[str](), 0
         self.free: int | None = None
+        self.spares, self.began = list[FakeSpare](), list[str]()
+
+
+def none() -> Spare:
+    """There is room for no process beside those of models."""
+    raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
 
 def known(name: str, queue: int = 3, tags: tuple[str, ...] = ()) -> KnownModel:
@@ -97,7 +122,7 @@ def known(name: str, queue: int = 3, tags: tuple[str, ...] = ()) -> KnownModel:
 
 @asynccontextmanager
 async def worlds(
-    sizes: dict[str, int], *, memory: int | None = None, idle: float | None = None, queue: int = 3
+    sizes: dict[str, int], *, memory: int | None = None, idle: float | None = None, queue: int = 3, spares: bool = False
 ) -> AsyncIterator[tuple[World, Models]]:
     """Models of these sizes, in GiB, whose servers are fakes."""
     world = World({name: size * GIB for name, size in sizes.items()})
@@ -117,7 +142,7 @@ async def worlds(
     options = ServerOptions("models", limits=LIMITS, secret="between-us")
     models = Models(
         Catalog([known(name, queue) for name in sizes]), options, None if memory is None else memory * GIB, idle,
-        lambda model, allow, show: FakeLauncher(world, model, allow, show),
+        partial(FakeLauncher, world), begin=partial(FakeSpare, world) if spares else none,
     )
     models.start()
     try:
@@ -130,3 +155,4 @@ async def worlds(
                 task.cancel()
         await asyncio.sleep(0)  # they close their sockets
         assert not world.here
+        assert not world.spares

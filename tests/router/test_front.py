@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 
 from octavo.data import resolve
 from octavo.router.front import ModelsFront
+from octavo.router.models import SPARE
 from tests.limits import HANG_S
-from tests.router.live_models import OPTIONS, engine_of, kill, pid_of, served, serving
+from tests.router.live_models import OPTIONS, children_of, engine_of, kill, pid_of, served, serving
 from tests.server.live_server import Server, events
 from tests.server.scripted_engine import until
 
@@ -218,18 +220,35 @@ def test_metrics_of_all(front: tuple[Server, ModelsFront]) -> None:
     assert 'octavo:prefix_cache_queries_total{model="first"}' in text
 
 
+def taken_by(pid: int) -> int:
+    """The proportional size of a process."""
+    rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(row.split()[1]) << 10 for row in rows if row.startswith("Pss:"))
+
+
 def test_what_is_held_is_what_its_processes_take(front: tuple[Server, ModelsFront]) -> None:
     """Proportional sizes of all processes of a model, as the system counts them, are within what it asked for."""
-    from tests.router.live_models import children_of
-
     server, models = front
     server.chat("Tell me a story. " * 20, model="first", max_tokens=20)
     pid = pid_of(models, "first")
-    taken = 0
-    for one in (pid, *children_of(pid)):
-        rows = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
-        taken += next(int(row.split()[1]) << 10 for row in rows if row.startswith("Pss:"))
-    assert 0 < taken <= models.models.models["first"].held
+    assert 0 < sum(map(taken_by, (pid, *children_of(pid)))) <= models.models.models["first"].held
+
+
+def test_a_model_is_loaded_by_a_process_that_waits() -> None:
+    with serving([served("first"), served("second")], memory=1 << 30) as (server, front):
+        until(lambda: front.models._spare is not None)
+        waiting = front.models._spare
+        assert waiting is not None
+        pid, sizes = waiting.process.pid, [0]
+        while sizes[-1] == 0 or len(sizes) < 4 or sizes[-1] > sizes[-4]:  # until it and its engine have imported all
+            time.sleep(0.1)
+            sizes.append(sum(map(taken_by, (pid, *children_of(pid)))))
+        assert sizes[-1] <= SPARE
+        said = server.post("/v1/chat/completions", **QUESTION, model="first")
+        assert said["choices"][0]["message"]["content"] == ANSWER
+        assert pid_of(front, "first") == pid
+        until(lambda: front.models._spare is not None)
+        assert front.models._spare is not waiting
 
 
 def test_keys_are_needed_for_all_but_health() -> None:

@@ -68,6 +68,51 @@ def test_the_least_recently_used_goes_first_and_never_more_is_held() -> None:
     run(test)
 
 
+def test_a_process_waits_for_the_next_model_while_nobody_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.replicas.pool.FIRST_PAUSE_S", 0.01)
+
+    async def test() -> None:
+        async with worlds({"a": 2, "b": 2, "c": 1}, memory=3, spares=True) as (world, models):
+            async def waiting(n: int) -> None:
+                while len(world.spares) != n:
+                    await asyncio.sleep(0.001)
+
+            await waiting(1)
+            answered = asyncio.Event()
+            asking = asyncio.create_task(ask(models, "a", answered))
+            while not models.models["a"].answering:
+                await asyncio.sleep(0.001)
+            assert (world.began, world.spares) == (["a"], [])
+            answered.set()
+            await asking
+            await waiting(1)
+            await ask(models, "b")
+            await waiting(1)
+            assert (world.began, world.here) == (["a", "b"], {"b"})
+            world.sizes["b"] = 3 * GIB  # its next engine finds that it needs all
+            async with models.taken(models.find("b")) as pool:
+                world.servers["b"].end()
+                while not pool.replicas[0].restarts or not pool.up:
+                    await asyncio.sleep(0.001)
+                assert models.models["b"].held == 3 * GIB
+            await asyncio.sleep(0.01)
+            assert world.spares == []
+
+    run(test)
+
+
+def test_no_process_waits_where_all_models_are_loaded() -> None:
+    async def test() -> None:
+        async with worlds({"a": 1}, spares=True) as (world, models):
+            while not world.spares:
+                await asyncio.sleep(0.001)
+            await ask(models, "a")
+            await asyncio.sleep(0.01)
+            assert (world.began, world.spares) == (["a"], [])
+
+    run(test)
+
+
 def test_requests_at_random_are_all_answered_within_memory() -> None:
     async def test() -> None:
         rng = random.Random(1)

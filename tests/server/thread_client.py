@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 
 from octavo.runtime.model import Model
 from octavo.server.engine.client import EngineClient
-from octavo.server.engine.engine_protocol import Broken, Quit, ToEngine, ToFront
+from octavo.server.engine.engine_protocol import Quit, ToEngine, ToFront
 from octavo.server.worker import EngineLoop
 
 log = logging.getLogger("octavo")
@@ -37,12 +38,15 @@ class ThreadClient(EngineClient):
             self.loop.run()
         except Exception as error:
             log.exception("the engine failed")
-            self._came(Broken.of(error))
+            self._call(self.died, str(error))
 
     def _came(self, message: ToFront) -> None:
+        self._call(self.deliver, message)
+
+    def _call(self, take: Callable[..., None], said: ToFront | str) -> None:
         assert self._home is not None
         with suppress(RuntimeError):  # the loop is closed
-            self._home.call_soon_threadsafe(self.deliver, message)
+            self._home.call_soon_threadsafe(take, said)
 
     def _send(self, message: ToEngine) -> None:
         self.loop.inbox.put(message)

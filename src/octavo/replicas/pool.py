@@ -14,6 +14,7 @@ from octavo.replicas.replica import Served
 from octavo.replicas.routing import PrefixRouter
 from octavo.replicas.upstream import Upstream, UpstreamLostError
 from octavo.server.engine.client import EngineDiedError
+from octavo.server.engine.launch import ENDS
 from octavo.server.generation.handover import HEADER, OWN
 
 log = logging.getLogger("octavo")
@@ -83,7 +84,7 @@ class Replica:
 
 
 class Pool:
-    """Keeps replicas running.
+    """Keeps replicas running: where no model was loaded yet, ENDS processes each.
 
     served  what the first one said when its model was loaded; None before
     suspect  held by the request that may be why replicas end, of which one at a time is under way
@@ -121,11 +122,14 @@ class Pool:
         """Wait until no replica is there any more, nor is to be."""
         await asyncio.wait(self._tasks)
 
-    async def close(self) -> None:
-        """End all replicas, which have the time to finish what is under way."""
+    async def close(self, *, at_once: bool = False) -> None:
+        """End all replicas, which have the time to finish what is under way; `at_once`: nothing is, and they need none.
+        """
         self.ending = True
         for one in self.replicas:
-            if one.running is not None:
+            if one.running is not None and at_once:
+                await one.running.close()
+            elif one.running is not None:
                 one.running.stop()
         await asyncio.wait(self._tasks, timeout=self._drain_s + OUT_S)
         for task in self._tasks:
@@ -196,7 +200,8 @@ class Pool:
                     replica.running = None
             if self.ending or (self._failed is not None and self.served is None):
                 return
-            if not drained and not self._keeps():
+            lost = self.served is None and replica.restarts + 1 == ENDS
+            if not drained and (lost or not self._keeps()):
                 self.ending, self._failed = True, EngineDiedError(why)
                 self._tell()
                 return

@@ -90,8 +90,9 @@ def serve_front(channel: Channel, messages: Iterator[bytes], setup: Setup, launc
 
     def read() -> None:
         try:
-            for _ in messages:  # the one that there is to be is `Go`
-                going.set_result(None)
+            for _ in messages:  # `Go`, once for each engine that asked before the first one
+                if not going.done():
+                    going.set_result(None)
         finally:
             os._exit(0)  # its engine ends with it
 

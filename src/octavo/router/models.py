@@ -20,7 +20,7 @@ from octavo.replicas.upstream import UpstreamLostError
 from octavo.router.catalog import Catalog, KnownModel
 from octavo.router.events import Events
 from octavo.router.memory import at_least, estimate, in_unit, too_large
-from octavo.router.model_process import ModelLauncher
+from octavo.router.model_process import ModelLauncher, Spare
 from octavo.server.engine.engine_protocol import Asks, Loading
 from octavo.server.http.api_errors import ApiError, bad, ending
 from octavo.server.model_name import plain_name
@@ -29,10 +29,10 @@ from octavo.server.serve_options import ServerOptions
 log = logging.getLogger("octavo.models")
 STARTING = 256 << 20
 """Bytes that the processes of a model take before they ask for more."""
+SPARE = 128 << 20
+"""Bytes that a process takes which waits for the next model; measured: 105 MiB."""
 PATIENCE_S = 2.0
 """Seconds that a model waits for one that answers nobody, before one that answers takes no more requests."""
-ENDS = 3
-"""Processes that end while they load a model, after which it can't be loaded."""
 MOST_COPIES = 1000
 FAILED_S = 5.0
 """Seconds in which a model that could not be loaded is not tried again."""
@@ -109,7 +109,8 @@ class Models:
 
     A model that is to be loaded waits for its turn, then for room: models that answer nobody are ended, the least
     recently used first. Where all that are loaded answer, the one that has been loaded longest takes no more requests
-    after PATIENCE_S, so that nobody waits for ever; what it has under way it finishes.
+    after PATIENCE_S, so that nobody waits for ever; what it has under way it finishes. While nobody is answered, and
+    there is room, a process is started for the next one.
 
     memory  bytes that all loaded models may take; None for what is free where their engines look
     unit    of memory as it was typed, see `in_unit`
@@ -119,14 +120,16 @@ class Models:
 
     def __init__(
         self, catalog: Catalog, options: ServerOptions, memory: int | None = None, idle: float | None = None,
-        launcher: Callable[..., Launcher] = ModelLauncher, unit: str = "G",
+        launcher: Callable[..., Launcher] = ModelLauncher, unit: str = "G", begin: Callable[[], Spare] = Spare,
     ) -> None:
         self.catalog, self.options, self.memory, self.idle, self.unit = catalog, options, memory, idle, unit
         self.models = {name: Model(known) for name, known in catalog.models.items()}
         self.events, self.ending, self.evictions = Events(), False, 0
         self.copies = dict[str, str]()
         self._leaving = set[Model]()  # that the catalog has no more
-        self._launcher = launcher
+        self._launcher, self._begin_spare = launcher, begin
+        self._spare: Spare | None = None
+        self._dropped: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
@@ -139,6 +142,7 @@ class Models:
             if model.known.load:
                 self.load(model)
         self._begin(self._put_to_sleep())
+        self._begin(self._keep_spare())
 
     async def _warn(self, memory: int) -> None:
         for model in list(self.models.values()):
@@ -155,7 +159,7 @@ class Models:
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(self._end(one, "unloaded") for one in self._all()))
+        await asyncio.gather(self._drop_spare(), *(self._end(one, "unloaded") for one in self._all()))
 
     def find(self, name: str) -> Model:
         """The model of a name, or of MODEL:ADAPTER where it has adapters. Raises ApiError for none."""
@@ -295,8 +299,9 @@ class Models:
         if self.memory is not None:
             await self._make_room(model, STARTING)
         model.granted.clear()
+        spare, self._spare = self._spare, None
         model.pool = pool = Pool(
-            self._launcher(model.known, partial(self._allow, model), partial(self._show, model)), 1,
+            self._launcher(model.known, partial(self._allow, model), partial(self._show, model), spare), 1,
             self.options.limits.drain_time, self.options.secret, partial(self._keeps, model), model.name,
         )
         pool.start()
@@ -313,9 +318,8 @@ class Models:
         return pool
 
     def _keeps(self, model: Model) -> bool:
-        """Whether a model whose process has ended by itself gets another one: while requests wait, but not for ever."""
-        ends = model.pool.replicas[0].restarts + 1 if model.pool is not None else 0
-        return model.answering > 0 or (model.state == "loading" and model.is_wanted and ends < ENDS)
+        """Whether a model whose process has ended by itself gets another one: while requests wait."""
+        return model.answering > 0 or (model.state == "loading" and model.is_wanted)
 
     async def _allow(self, model: Model, asks: Asks) -> None:
         """Have room for what a model's engine asks for, where it waits. Raises OctavoError where there can be none."""
@@ -335,6 +339,10 @@ class Models:
             since = monotonic()
             while (short := self._short(model, nbytes, free)) > 0:
                 self._require_wanted(model)
+                if self._spare is not None:
+                    await self._drop_spare()
+                    free = None if free is None else free + SPARE
+                    continue
                 others = [one for one in self._all() if one is not model]
                 if short > sum(one.held for one in others):
                     raise await self._too_large(model, nbytes, free)
@@ -371,7 +379,7 @@ class Models:
             return 0
         others = [one for one in self._all() if one is not model]
         if self.memory is not None:
-            return nbytes + sum(one.held for one in others) - self.memory
+            return nbytes + sum(one.held for one in others) + (SPARE if self._spare else 0) - self.memory
         loading = sum(one.held for one in others if one.state == "loading")  # which don't have it yet
         return 0 if free is None else nbytes - free + loading
 
@@ -396,7 +404,8 @@ class Models:
             self._ended(model, state)
         else:
             self._set(model, "stopping")
-            model.closing = closing = asyncio.get_running_loop().create_task(model.pool.close())
+            at_once = not model.answering and not model.known.engine.close_time
+            model.closing = closing = asyncio.get_running_loop().create_task(model.pool.close(at_once=at_once))
             closing.add_done_callback(lambda _: self._ended(model, state))
             await asyncio.shield(closing)
 
@@ -425,6 +434,25 @@ class Models:
                 if one.state == "loaded" and not one.answering and one.used + rest <= monotonic():
                     log.info("%s: sleeping after %g s without a request", one.name, rest)
                     await self._end(one, "sleeping")
+
+    async def _keep_spare(self) -> None:
+        """Have a process for the next model, started while nobody is answered."""
+        while True:
+            busy = any(one.waiting or one.answering or one.loading for one in self._all())
+            lacks = any(one.pool is None for one in self.models.values())
+            room = inf if self.memory is None else self.memory - sum(one.held for one in self._all())
+            if self._spare is None and lacks and not busy and room >= SPARE + STARTING:
+                with suppress(OSError):  # then it is tried again once something has changed
+                    self._spare = self._begin_spare()
+            await self._change()
+
+    async def _drop_spare(self) -> None:
+        """End the process that waits for a model, also where who waits for that is cancelled."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            self._dropped = asyncio.get_running_loop().create_task(spare.close())
+        if self._dropped is not None:
+            await asyncio.shield(self._dropped)
 
     async def _ask_info(self, model: Model, pool: Pool) -> None:
         """Have what a model's server tells of it at /v1/models."""

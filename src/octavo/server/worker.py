@@ -11,14 +11,16 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from octavo.backends import select
 from octavo.errors import FileError, OctavoError, RankError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.graph.protocol import BoundedBackend
@@ -66,7 +68,7 @@ from octavo.server.engine.engine_protocol import (
     encode,
     to_engine,
 )
-from octavo.server.engine.launch import ENDING, STDIN
+from octavo.server.engine.launch import ENDING, STDIN, WAITS
 from octavo.server.engine.side_tasks import SideWork
 from octavo.server.serve_options import EngineOptions
 
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("octavo")
 SEEDS = 1 << 64
+GRAMMARS_S = 1.0
+"""Seconds after which a process for grammars is started that none has asked for."""
 TOLD_S = 0.1
 """Seconds after which the front is told again how far a model is."""
 DEVICE_ITL_TARGET, HOST_ITL_TARGET = 0.025, 0.25
@@ -145,8 +149,10 @@ class EngineLoop:
 
     def run(self) -> None:
         """Run until `Quit` comes."""
-        if self.core is not None:  # so that no step waits for the first grammar
-            Thread(target=self._grammars.prepare, name="grammars", daemon=True).start()
+        preparing = Timer(GRAMMARS_S, self._grammars.prepare)
+        preparing.daemon = True
+        if self.core is not None:  # so that no step waits for the first grammar, nor the first reply for this
+            preparing.start()
         self._send(Ready(info_of(self.model, self._adapters())))
         pause: float | None = 0.0
         while self._take_messages(pause):
@@ -156,6 +162,7 @@ class EngineLoop:
                 self._turn()
                 if self.kv_events is not None:
                     self.kv_events.recorder.flush()
+        preparing.cancel()
         if self.core is not None:
             self.core.remember()
             self.core.close()
@@ -432,7 +439,8 @@ def make_loop(
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
     for name, path in options.lora_modules:
         loop.adapters.load(loop.adapters.read(name, path))
-    loop.warm_up()
+    if model.engine.on_device or not options.asks:  # else a request waits for the model, and does the same
+        loop.warm_up()
     if loop.core is not None:
         folder = None if options.cache_dir is None else Path(options.cache_dir)
         tiers = open_tiers(
@@ -501,6 +509,9 @@ def main() -> None:
         multiprocessing.set_start_method("fork", force=True)
     logging.basicConfig(format="octavo: %(levelname)s: engine: %(message)s", level=logging.WARNING)
     log.setLevel(int(sys.argv[2]))
+    if WAITS in sys.argv:
+        with suppress(OctavoError):  # of which the first model tells
+            select("cpu")
     serve_engine(_socket(sys.argv[1]))
 
 

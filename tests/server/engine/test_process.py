@@ -14,7 +14,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -27,12 +27,13 @@ from typing import Any
 
 import pytest
 
+from octavo.errors import ModelError, RankError
 from octavo.runtime import Model
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.server.engine import process as supervise
 from octavo.server.engine.channel import Channel, ChannelError, frame
 from octavo.server.engine.client import EngineDiedError
-from octavo.server.engine.engine_protocol import Add, Ping, Pong, Quit, Ready, StepOutputs, encode, to_engine
+from octavo.server.engine.engine_protocol import Add, Broken, Ping, Pong, Quit, Ready, StepOutputs, encode, to_engine
 from octavo.server.engine.fake import INFO
 from octavo.server.engine.launch import ENDING, STDIN, launch
 from octavo.server.engine.process import LOST, ProcessClient
@@ -378,7 +379,7 @@ def test_an_engine_is_started_once_there_is_room_for_it(monkeypatch: pytest.Monk
 
 
 def test_a_first_engine_that_can_not_be_started_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = puppets(monkeypatch, OSError(errno.ENOMEM, "Cannot allocate memory"))
+    client = puppets(monkeypatch, *[OSError(errno.ENOMEM, "Cannot allocate memory")] * 3)
 
     async def scenario() -> None:
         await client.start()
@@ -388,18 +389,61 @@ def test_a_first_engine_that_can_not_be_started_is_the_end(monkeypatch: pytest.M
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_an_engine_that_is_killed_while_it_loads_is_named(told: bool) -> None:
-    """uvloop refuses to write to what is closed, as the socket of an engine is that has ended."""
+def killed(*, told: bool = False) -> Any:
+    """An engine that is gone."""
     ours, theirs = socket.socketpair()
+    theirs.close()
     process = SimpleNamespace(kill=lambda: None, poll=lambda: -9)
-    launched = SimpleNamespace(socket=ours, process=process, told=told)
-    client = ProcessClient(EngineOptions("demo"), launched)  # type: ignore[arg-type]
+    return SimpleNamespace(socket=ours, process=process, told=told)
+
+
+def broken(error: Exception) -> Any:
+    """An engine that can't load its model, and is about to end."""
+    ours, theirs = socket.socketpair()
+    theirs.sendall(frame(encode(Broken.of(error))))
+    process = SimpleNamespace(kill=theirs.close, poll=lambda: 0)
+    return SimpleNamespace(socket=ours, process=process, told=False)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_an_engine_that_is_killed_three_times_while_it_loads_is_named(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop refuses to write to what is closed, as the socket of an engine is that has ended."""
+    client = puppets(monkeypatch, *(killed(told=told) for _ in range(3)))
 
     async def scenario() -> None:
         await client.start()
-        theirs.close()
         with pytest.raises(EngineDiedError, match=r"^its process was killed by SIGKILL$"):
+            await client.ready()
+        await client.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "first", [killed, lambda: broken(RankError("rank 1 was killed by SIGKILL"))], ids=["alone", "rank"]
+)
+def test_an_engine_that_ends_while_it_loads_is_started_again(
+    first: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = puppets(monkeypatch, first(), OSError(errno.EAGAIN, "no process"), Puppet(Pong(0.0)))
+
+    async def scenario() -> None:
+        await client.start()
+        await client.ready()
+        assert (client.restarts, client.failure) == (1, None)
+        await client.close()
+
+    run(scenario())
+
+
+def test_an_engine_that_refuses_its_model_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = puppets(monkeypatch, broken(ModelError("it has no layers")))
+
+    async def scenario() -> None:
+        await client.start()
+        with pytest.raises(EngineDiedError, match=r"^it has no layers$"):
             await client.ready()
         await client.close()
 

@@ -15,7 +15,6 @@ from octavo.server.engine.engine_protocol import (
     AdaptersLoaded,
     Add,
     Asks,
-    Broken,
     Cancel,
     Embed,
     EngineOutput,
@@ -262,9 +261,6 @@ class EngineClient:
             self.info, self.failure, self.adapters = message.info, None, message.info.adapters
             self.stats = replace(NO_STATS, empty=message.info.n_pages)
             self._set_state("ready")
-        elif isinstance(message, Broken):
-            self.wrong_argument = message.argument
-            self.died(message.message)
         elif isinstance(message, Answer | Failed):
             self._answer(message)
 

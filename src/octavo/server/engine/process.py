@@ -12,11 +12,11 @@ from time import monotonic
 
 import msgspec
 
-from octavo.errors import end_of_process
+from octavo.errors import RankError, end_of_process
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.client import EngineClient, EngineFailedError, EngineStream
 from octavo.server.engine.engine_protocol import Add, Broken, Ping, Pong, Quit, StepOutputs, ToEngine, encode, to_front
-from octavo.server.engine.launch import GONE_S, Launched, launch
+from octavo.server.engine.launch import ENDS, GONE_S, Launched, launch
 from octavo.server.serve_options import EngineOptions
 
 log = logging.getLogger("octavo")
@@ -41,7 +41,7 @@ class ProcessClient(EngineClient):
 
     Where it ends by itself, what was under way fails, and another one is started: at once, then after pauses that grow,
     as where the system has no room for a process. A prompt that was under way at two such ends is refused from then on.
-    A model that can't be loaded the first time is not a reason to try again.
+    An engine that refuses its model the first time is not started again, one that ends then by itself up to ENDS times.
 
     An engine is asked for signs of life: its process answers beside its steps. One that does not, as it is stopped or a
     driver holds it, or whose step does not end, is killed. So is one that ends no step though replies are under way, as
@@ -61,7 +61,7 @@ class ProcessClient(EngineClient):
         self._watching: asyncio.Task[None] | None = None
         self._under_way: dict[int, int] = {}
         self._crashes: Counter[int] = Counter()
-        self._heard, self._step_seconds, self._closing = False, 0.0, False
+        self._heard, self._step_seconds, self._closing, self._refused = False, 0.0, False, False
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
@@ -86,13 +86,13 @@ class ProcessClient(EngineClient):
 
         From its end on requests are refused: while its process is put away there is nobody to send them to.
         """
-        pause = FIRST_PAUSE_S
+        pause, ends = FIRST_PAUSE_S, 0
         while True:
             began = monotonic()
             try:
                 if self._launched is None:
                     self._launched = launch(grouped=self._grouped)
-                    self.restarts += self.info is not None
+                    self.restarts += ends > 0
                 why = await self._run(self._launched)
             except Exception as error:  # no descriptor, process or memory is free, as a rule
                 log.info("traceback", exc_info=True)
@@ -100,9 +100,12 @@ class ProcessClient(EngineClient):
             if self._closing:  # it was told to end
                 return
             self._count_crashes()
-            self.died(why)
+            ends += 1
+            is_last = self.info is None and (self._refused or ends == ENDS)
+            if self.info is not None or is_last:  # else nobody has been told of it yet
+                self.died(why)
             await self._end()
-            if self.info is None:
+            if is_last:
                 return
             pause = FIRST_PAUSE_S if monotonic() - began > STABLE_S else pause
             log.error("the engine ended: %s; restarting it in %.1f s", why, pause)
@@ -132,7 +135,7 @@ class ProcessClient(EngineClient):
                 message = to_front.decode(payload)
                 self._heard = self.answers = True
                 if isinstance(message, Broken):
-                    self.wrong_argument = message.argument
+                    self.wrong_argument, self._refused = message.argument, message.kind != RankError.__name__
                     return message.message
                 if isinstance(message, Pong):
                     self._step_seconds = message.seconds

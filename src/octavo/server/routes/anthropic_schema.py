@@ -200,6 +200,3 @@ def _choice(given: ToolChoice | None) -> dict[str, Any]:
     plain = {"auto": "auto", "any": "required", "none": "none"}.get(given.type)
     named = {"type": "function", "function": {"name": given.name or ""}}
     return {"tool_choice": plain or named, "parallel_tool_calls": not given.disable_parallel_tool_use}
-
-
-ContentBlock.model_rebuild()

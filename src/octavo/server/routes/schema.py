@@ -65,7 +65,7 @@ SHORT_TEXTS = Annotated[list[Annotated[str, Field(min_length=1), AfterValidator(
 class Body(BaseModel):
     """Numbers are numbers, and finite ones; texts are texts."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
     refuses: ClassVar[refused.Rules] = {}
     """Fields that are none of these, and would change a reply."""
 
@@ -452,9 +452,6 @@ class ChatRequest(Constrained):
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs: requires logprobs")
         return self
-
-
-OpenAISampling.model_rebuild()
 
 
 class CompletionRequest(Constrained):
