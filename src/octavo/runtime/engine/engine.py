@@ -32,7 +32,6 @@ from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Fed, Plan, StepHandle, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
-from octavo.graph.shard import shard
 from octavo.models import ModelSpec
 from octavo.models.shared.head import HeadSpec
 from octavo.runtime.argument_checks import integer
@@ -201,6 +200,10 @@ class Engine:
             cache_type=self.config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=vectors,
             window_pages=window_pages, tap=None if self.head is None else self.head.tap,
         )
+        if self.ranks == 1:
+            return graph
+        from octavo.graph.shard import shard
+
         return shard(graph, self.rank, self.ranks)
 
     @property
