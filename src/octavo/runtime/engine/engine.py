@@ -325,7 +325,7 @@ class Engine:
             self.load().copy_state(target, source)
 
     def load(self) -> Executor:
-        """Load the weights and make ready for steps of one token, unless that is done; the first step does it too.
+        """Load the weights, with kernels for steps of one token, unless that is done; the first step does it too.
 
         Raises HostMemoryError, before any weight is read, where the system's memory does not hold them.
         """
@@ -382,10 +382,10 @@ class Engine:
             self._group.close()
 
     def _loaded(self) -> Executor:
-        if self.ranks == 1 and not self.config.embeds:
-            compile_ahead(self.schedule, self.backends, self.limits)
+        ahead = self.ranks == 1 and not self.config.embeds and compile_ahead(self.schedule, self.backends, self.limits)
         executor = self.executor_for(self.schedule, self.limits, (LOGITS,))
-        executor.plan(ONE_TOKEN).make_ready()
+        if not ahead:
+            executor.plan(ONE_TOKEN).make_ready()
         if self._adapted_schedule is not None:
             self._adapted = Executor(self._adapted_schedule, self.backends, self.limits, (LOGITS,), executor)
             self._adapted.plan(ONE_TOKEN).make_ready()
