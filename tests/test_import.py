@@ -59,6 +59,7 @@ def test_a_run_imports_its_own_command_architecture_and_backend_alone() -> None:
     loaded = modules_after(f"{run}\ntry: main()\nexcept SystemExit: pass")
     assert "octavo.backends.cpu.backend" in loaded
     assert not loaded & {"pydantic", "gguf", "torch", "huggingface_hub", "octavo.backends.gpu.backend"}
+    assert not loaded & {"octavo.models.shared.eagle3", "octavo.graph.shard", "octavo.runtime.cache.tiers"}
     commands = {name.split(".")[2] for name in loaded if name.startswith("octavo.cli.")}
     assert not commands & {"bench", "embed", "evaluate", "inspect", "quantize", "serve", "warm", "batch_command"}
     families = ("dense", "encoder", "hybrid", "moe", "recurrent")

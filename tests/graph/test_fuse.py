@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from octavo.graph import lower
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.chosen_adapters import with_adapters
 from octavo.graph.factors import LowRank
 from octavo.graph.fuse import RULES, quantize_activations
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
+from octavo.graph.schedule import assign
 from tests.graph.small import K, executor, fuse, given, ops_of, run, values, w
 
 
@@ -323,6 +325,14 @@ def test_rules_work_on_one_anothers_results() -> None:
     products = ["mul_mat_concat", "columns", "columns"]
     assert ops_of(fused) == ["rms_norm:q8_1", *products, "swiglu", "quantize", "mul_mat_add"]
     same(graph, fused)
+
+
+def test_nodes_of_one_backend_are_assigned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rules replace some of them."""
+    asked = list[Graph]()
+    monkeypatch.setattr(lower, "assign", lambda graph, *more: asked.append(graph) or assign(graph, *more))
+    test_rules_work_on_one_anothers_results()
+    assert len(asked) == 1
 
 
 def test_lora() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from octavo.backends.cores import cores
 from octavo.io import locks, system_memory
+from octavo.io.file_identity import boot_id
 from octavo.io.macos import sysctl
 from octavo.io.system_memory import Room, room
 from octavo.jit.kernel_cache import cache_root
@@ -55,9 +56,24 @@ def test_threads_on_macos_are_for_performance_cores(mac: dict[str, int]) -> None
     assert cores() == everywhere
 
 
-def windows(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+def test_macos_tells_which_start_of_the_system_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sysctlbyname(name: bytes, value: Any, size: Any, new: None, new_size: int) -> int:
+        if name != b"kern.bootsessionuuid":
+            return -1
+        value.value = uuid.encode()
+        return failed
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(ctypes, "CDLL", lambda *a, **k: SimpleNamespace(sysctlbyname=sysctlbyname))
+    uuid, failed = "8F1D0E8A-7F3B-4D0C-9B5E-0123456789AB", 0
+    assert boot_id() == bytes.fromhex(uuid.replace("-", ""))
+    failed = -1
+    assert boot_id() == bytes(16)
+
+
+def windows(monkeypatch: pytest.MonkeyPatch, library: str = "kernel32", **functions: Any) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(ctypes, "CDLL", lambda name, **k: {"kernel32": SimpleNamespace(**functions)}[name])
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, **k: {library: SimpleNamespace(**functions)}[name])
 
 
 def test_room_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +87,24 @@ def test_room_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert room() == Room(3 << 30, 2 << 30)
     windows(monkeypatch, GlobalMemoryStatusEx=lambda reference: 0)
     assert room() is None
+
+
+def test_windows_tells_when_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(kind: int, reference: Any, size: int, needed: None) -> int:
+        found = reference._obj
+        assert (kind, size) == (3, 48)
+        found.boot, found.bias = started + moved, moved
+        return 0
+
+    windows(monkeypatch, "ntdll", NtQuerySystemInformation=ask)
+    started, moved = 133_000_000_000_000_000, 0
+    first = boot_id()
+    moved = 36_000_000_000  # the clock was set
+    assert boot_id() == first
+    started += 1
+    assert boot_id() != first
+    windows(monkeypatch, "ntdll", NtQuerySystemInformation=lambda *a: -1)
+    assert boot_id() == bytes(16)
 
 
 @pytest.mark.parametrize(("done", "error", "locked"), [(1, 0, True), (0, 33, False), (0, 50, OSError)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from numba import njit
 from numba.core.compiler import DefaultPassBuilder, Flags
 
@@ -13,6 +14,7 @@ from octavo.jit import numba_pipeline
 
 
 def digest(file: Path) -> str:
+    jit_compile.sources.cache_clear()
     return jit_compile.digest_of_sources.__wrapped__(str(file))
 
 
@@ -26,6 +28,18 @@ def test_a_kernel_stands_for_its_package(tmp_path: Path) -> None:
         file.write_text("x = 2\n")
         found.append(digest(kernel))
     assert len(set(found)) == 4
+
+
+def test_sources_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many files of a package have kernels."""
+    files = [tmp_path / "kernels" / f"{name}.py" for name in "abc"]
+    files[0].parent.mkdir()
+    for file in files:
+        file.write_text("x = 1\n")
+    read, whole = list[Path](), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or whole(path))
+    assert len({jit_compile.digest_of_sources(str(file)) for file in files}) == 1
+    assert sorted(read) == files
 
 
 def test_another_function_stands_for_its_file(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from octavo.graph.shard import shard
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.cache.page_pool import Sequence
-from octavo.runtime.engine import engine as engines
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.lora_adapters import Chosen, with_adapters
@@ -38,7 +37,7 @@ def reference(communicator: Communicator | None) -> Backend:
 def all_divided() -> Iterator[None]:
     """Weights are divided however small they are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "shard", lambda graph, rank, ranks: shard(graph, rank, ranks, small=0))
+        patch.setattr("octavo.graph.shard.shard", lambda graph, rank, ranks: shard(graph, rank, ranks, small=0))
         yield
 
 

@@ -15,8 +15,10 @@ class Communicator(Protocol):
 
     rank: int
     ranks: int
-    failure: str
-    """Why the ranks can't go on; empty while they can, or where only rank 0 knows."""
+
+    @property
+    def failure(self) -> str:
+        """Why the ranks can't go on; empty while they can, or where only rank 0 knows."""
 
     def all_reduce(self, value: Any, reduction: Reduction) -> None:
         """Put the sum, or the largest, of the ranks' float32 values, which have one shape, in the place of each."""

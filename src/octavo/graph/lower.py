@@ -17,6 +17,7 @@ def lower(graph: Graph, backends: Sequence[Backend], place: Place = on_first, *,
     Raises GraphError for a node that no backend runs.
     """
     where, _ = assign(graph, backends, place)
+    alone = next(iter(where.values())) if len({*where.values()}) == 1 else None
     by_weight = {
         id(n.inputs[0].tensor): backends[where[id(n)]] for n in graph.nodes if n.op in ("mul_mat", "mul_mat_id")
     }
@@ -25,21 +26,22 @@ def lower(graph: Graph, backends: Sequence[Backend], place: Place = on_first, *,
         return graph
     for name, rule in RULES.items():
         if any(name in b.fusions for b in backends):
-            graph = _replaced(graph, rule(graph), backends, place, partial(_fuses, name))
-    return _replaced(graph, quantize_results(graph), backends, place, _quantizes)
+            graph = _replaced(graph, rule(graph), backends, place, alone, partial(_fuses, name))
+    return _replaced(graph, quantize_results(graph), backends, place, alone, _quantizes)
 
 
 def _replaced(
-    graph: Graph, found: Replacements, backends: Sequence[Backend], place: Place, wants: Callable[[Backend, Node], bool]
+    graph: Graph, found: Replacements, backends: Sequence[Backend], place: Place, alone: int | None,
+    wants: Callable[[Backend, Node], bool],
 ) -> Graph:
     """The graph with those replacements that the backend of the old node wants.
 
     Attention whose cache another layer has elsewhere stays as it is, and so does what would be made of nodes of several
-    backends.
+    backends. `alone` is the one backend that runs all nodes, if one does.
     """
     if not found:
         return graph
-    where, _ = assign(graph, backends, place)
+    where = assign(graph, backends, place)[0] if alone is None else dict.fromkeys(map(id, graph.nodes), alone)
     found = _of_one_backend(graph, found, where)
 
     def fits(at: int, new: Node) -> bool:

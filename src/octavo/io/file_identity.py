@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from octavo.errors import FileError
+from octavo.io.macos import sysctl_text
+from octavo.io.positioned import pread
 from octavo.io.regular_file import open_regular
 
 HEAD = 1 << 16
@@ -23,9 +27,9 @@ def samples(fd: int, start: int, stop: int) -> bytes:
 
     Costs reading 320 kB, however large the file is. Raises OSError.
     """
-    digest = hashlib.sha256(os.pread(fd, min(HEAD, stop - start), start))
+    digest = hashlib.sha256(pread(fd, min(HEAD, stop - start), start))
     for at in _places(start + HEAD, stop):
-        digest.update(os.pread(fd, min(SAMPLE, stop - at), at))
+        digest.update(pread(fd, min(SAMPLE, stop - at), at))
     return digest.digest()
 
 
@@ -68,7 +72,31 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 def boot_id() -> bytes:
     """16 bytes that are the same until the system starts again; zeros where it does not tell."""
+    if sys.platform == "win32":
+        return _boot_of_windows()
     try:
-        return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))[:16]
+        text = (
+            sysctl_text("kern.bootsessionuuid") if sys.platform == "darwin"
+            else Path("/proc/sys/kernel/random/boot_id").read_text()
+        )
+        return bytes.fromhex(text.strip().replace("-", ""))[:16].ljust(16, b"\0")
     except (OSError, ValueError):
         return bytes(16)
+
+
+class _TimeOfDay(ctypes.Structure):
+    """SYSTEM_TIMEOFDAY_INFORMATION: times in 100 ns; a clock that is set moves `boot` and `bias` alike."""
+
+    _fields_ = (("boot", ctypes.c_int64), ("now", ctypes.c_int64), ("zone", ctypes.c_int64), ("id", ctypes.c_uint64),
+                ("bias", ctypes.c_int64), ("asleep", ctypes.c_int64))
+
+
+TIME_OF_DAY = 3
+"""SystemTimeOfDayInformation."""
+
+
+def _boot_of_windows() -> bytes:
+    found = _TimeOfDay()
+    ask = ctypes.CDLL("ntdll").NtQuerySystemInformation
+    failed = ask(TIME_OF_DAY, ctypes.byref(found), ctypes.sizeof(found), None)
+    return bytes(16) if failed else (found.boot - found.bias).to_bytes(16, "little")

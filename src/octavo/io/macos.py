@@ -1,4 +1,4 @@
-"""Numbers that macOS tells by name."""
+"""Numbers and texts that macOS tells by name."""
 
 from __future__ import annotations
 
@@ -10,3 +10,10 @@ def sysctl(name: str) -> int | None:
     value, size = ctypes.c_uint64(0), ctypes.c_size_t(8)
     failed = ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
     return None if failed else value.value
+
+
+def sysctl_text(name: str) -> str:
+    """A text of up to 63 bytes, "" where this system has none of that name."""
+    text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+    failed = ctypes.CDLL(None).sysctlbyname(name.encode(), text, ctypes.byref(size), None, 0)
+    return "" if failed else text.value.decode()

@@ -46,13 +46,13 @@ def kept() -> bool:
     return NOT_KEPT not in _said
 
 
-def sources(folder: Path) -> bytes:
-    """All Python sources of a folder; of a package in an archive, the archive. Raises OSError."""
-    archive = next((p for p in folder.parents if p.is_file()), Path(sys.executable))
-    return b"".join(p.read_bytes() for p in sorted(folder.rglob("*.py")) or [archive])
-
-
 @cache
+def sources(folder: Path) -> bytes:
+    """A digest of all Python sources of a folder; of a package in an archive, of the archive. Raises OSError."""
+    archive = next((p for p in folder.parents if p.is_file()), Path(sys.executable))
+    return hashlib.sha256(b"".join(p.read_bytes() for p in sorted(folder.rglob("*.py")) or [archive])).digest()
+
+
 def _digest(here: Path, compiler: str = "") -> str:
     return hashlib.sha256(sources(here) + compiler.encode()).hexdigest()[:16]
 

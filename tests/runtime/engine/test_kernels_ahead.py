@@ -124,3 +124,14 @@ def test_what_takes_long_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -> N
     kernels = [Noted("a", long=False), Noted("b", long=True), Noted("c", long=False)]
     parallel_compile.compile_together(kernels, 1)  # type: ignore[arg-type]
     assert made == ["b", "a", "c"]
+
+
+def test_a_model_whose_kernels_are_known_binds_no_step_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.write(tmp_path / "tiny.gguf")
+    engine(path).load()
+    monkeypatch.setattr(stored_code.Mark, "is_set", lambda mark: True)
+    again = engine(path)
+    assert not again.load()._plans
+    assert again.logits([1, 2]).shape[-1] == again.model.hparams.n_vocab

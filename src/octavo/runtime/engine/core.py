@@ -6,13 +6,12 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from octavo.errors import UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.cache.prefault import SHARE, PagePrefault
-from octavo.runtime.cache.tiers.prefix_tiers import PrefixTiers
-from octavo.runtime.cache.tiers.restore import Restorer
 from octavo.runtime.engine.captured_sizes import PROMPTS, TILE, StepSize
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.start_record import StartRecord, record_of
@@ -29,6 +28,9 @@ from octavo.runtime.speculation.draft_model import DraftModel
 from octavo.runtime.speculation.drafter import Drafter
 from octavo.runtime.speculation.layered_drafter import head_drafter
 from octavo.runtime.speculation.verification import Drafts, Speculator
+
+if TYPE_CHECKING:
+    from octavo.runtime.cache.tiers.prefix_tiers import PrefixTiers
 
 log = logging.getLogger("octavo")
 
@@ -87,6 +89,8 @@ class EngineCore:
 
     def use_tiers(self, tiers: PrefixTiers) -> None:
         """Keep prefixes beyond the engine's pages, and bring them back, from now on."""
+        from octavo.runtime.cache.tiers.restore import Restorer
+
         with self.engine.lock:
             self.engine.load()
             self.scheduler.restorer = Restorer(tiers)

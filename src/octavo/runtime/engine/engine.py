@@ -32,7 +32,6 @@ from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Fed, Plan, StepHandle, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
-from octavo.graph.shard import shard
 from octavo.models import ModelSpec
 from octavo.models.shared.head import HeadSpec
 from octavo.runtime.argument_checks import integer
@@ -201,6 +200,10 @@ class Engine:
             cache_type=self.config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=vectors,
             window_pages=window_pages, tap=None if self.head is None else self.head.tap,
         )
+        if self.ranks == 1:
+            return graph
+        from octavo.graph.shard import shard
+
         return shard(graph, self.rank, self.ranks)
 
     @property
@@ -322,7 +325,7 @@ class Engine:
             self.load().copy_state(target, source)
 
     def load(self) -> Executor:
-        """Load the weights and make ready for steps of one token, unless that is done; the first step does it too.
+        """Load the weights, with kernels for steps of one token, unless that is done; the first step does it too.
 
         Raises HostMemoryError, before any weight is read, where the system's memory does not hold them.
         """
@@ -379,10 +382,10 @@ class Engine:
             self._group.close()
 
     def _loaded(self) -> Executor:
-        if self.ranks == 1 and not self.config.embeds:
-            compile_ahead(self.schedule, self.backends, self.limits)
+        ahead = self.ranks == 1 and not self.config.embeds and compile_ahead(self.schedule, self.backends, self.limits)
         executor = self.executor_for(self.schedule, self.limits, (LOGITS,))
-        executor.plan(ONE_TOKEN).make_ready()
+        if not ahead:
+            executor.plan(ONE_TOKEN).make_ready()
         if self._adapted_schedule is not None:
             self._adapted = Executor(self._adapted_schedule, self.backends, self.limits, (LOGITS,), executor)
             self._adapted.plan(ONE_TOKEN).make_ready()

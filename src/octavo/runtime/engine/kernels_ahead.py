@@ -18,8 +18,8 @@ PROMPTS = (31, 6, 5, 4, 3, 2)
 """Tokens of prompts: whole tiles of each size, and each number of tokens that may be left, whatever the tiles are."""
 
 
-def compile_ahead(schedule: Schedule, backends: Sequence[Backend], limits: Sizes) -> None:
-    """Compile the kernels of a schedule, if all backends that it runs on know theirs."""
+def compile_ahead(schedule: Schedule, backends: Sequence[Backend], limits: Sizes) -> bool:
+    """Compile the kernels of a schedule, if all backends that it runs on know theirs; whether they do."""
     used = {split.backend for split in schedule.splits}
     stand_ins: list[Backend] = list(backends)
     missing: list[StandIn] = []
@@ -27,18 +27,18 @@ def compile_ahead(schedule: Schedule, backends: Sequence[Backend], limits: Sizes
     for b in used:
         backend = backends[b]
         if not isinstance(backend, ForecastingBackend):
-            return
+            return False
         if (found := backend.stand_in(plans)) is not None:
             stand_ins[b] = found
             missing.append(found)
-    if len(missing) < len(used):
-        return
-    executor = Executor(schedule, stand_ins, limits)
-    for sizes in _steps(limits):
-        for wanted in _outputs(schedule):
-            executor.plan(sizes, wanted)
-    for stand_in in missing:
-        stand_in.compile()
+    if len(missing) == len(used):
+        executor = Executor(schedule, stand_ins, limits)
+        for sizes in _steps(limits):
+            for wanted in _outputs(schedule):
+                executor.plan(sizes, wanted)
+        for stand_in in missing:
+            stand_in.compile()
+    return True
 
 
 def _steps(limits: Sizes) -> Iterator[Sizes]:

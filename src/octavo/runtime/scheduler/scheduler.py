@@ -18,13 +18,13 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from octavo.errors import CacheFullError, ContextFullError, GrammarError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.clock import clock
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree, common_length
-from octavo.runtime.cache.tiers.restore import Restorer
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.captured_sizes import at_most, chunk_sizes
@@ -34,6 +34,9 @@ from octavo.runtime.scheduler.fair_shares import FairShares
 from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.runtime.scheduler.shared_prefill import PendingPrefills, is_prefilling
+
+if TYPE_CHECKING:
+    from octavo.runtime.cache.tiers.restore import Restorer
 
 MAX_BYPASSES = 4
 """Times that shorter prompts may go before a longer one."""

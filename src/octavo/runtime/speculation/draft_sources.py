@@ -8,7 +8,6 @@ from typing import Literal
 
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.download_cache import shown_name
-from octavo.models.shared.eagle3 import Eagle3Head
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.speculation.drafter import MOST_TOKENS
 from octavo.runtime.speculation.layered_drafter import most_tokens
@@ -50,9 +49,10 @@ def draft_sources(engine: Engine, head: Engine | None, draft: Engine | None) -> 
     lookup = engine.config.speculate in ("auto", "lookup")
     found = [DraftSource("text"), DraftSource("replies")] if lookup else []
     if head is not None:
+        from octavo.models.shared.eagle3 import Eagle3Head
+
         kind: Kind = "eagle3" if isinstance(head.model, Eagle3Head) else "mtp"
-        file = head.model.file
-        found.append(DraftSource(kind, most_tokens(head), file, own=file is engine.model.file))
+        found.append(DraftSource(kind, most_tokens(head), head.model.file, own=head.model.file is engine.model.file))
     if draft is not None:
         found.append(DraftSource("draft", file=draft.model.file))
     return [DraftSource("grammar"), *found] if found else []

@@ -14,7 +14,6 @@ from octavo.io.hub.download_cache import shown_name
 from octavo.io.missing_model import require_there
 from octavo.io.model_path import resolve
 from octavo.models import ModelSpec, read_model
-from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
 from octavo.models.shared.head import HeadSpec
 from octavo.models.shared.next_layer import head_of, missing_tensor, read_next_layer
 from octavo.models.shared.refusal import is_next_layer
@@ -33,6 +32,8 @@ def read_head(file: GGUFFile, main: ModelSpec) -> HeadSpec | None:
 
     Raises ModelError for a head of another model, and where the model gives no hidden states.
     """
+    from octavo.models.shared.eagle3 import is_eagle3, read_eagle3
+
     if not is_next_layer(file) and not is_eagle3(file):
         return None
     return read_eagle3(file, main) if is_eagle3(file) else read_next_layer(file, main)

@@ -77,7 +77,7 @@ def large(tmp_path: Path, boot: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cache_file, "boot_id", lambda: boot)
     path = tmp_path / "large.weights"
     path.touch()
-    writer = CacheWriter(str(path), 16 << 20)
+    writer = CacheWriter(str(path))
     region = writer.region(8 << 20)
     for start in range(0, 8 << 20, 100_004):  # parts that end within a word
         stop = min(start + 100_004, 8 << 20)
@@ -122,15 +122,6 @@ def test_a_sum_is_that_of_words() -> None:
     data = np.random.default_rng(0).integers(0, 256, 100_003, np.uint8)
     words = np.concatenate([data, np.zeros(5, np.uint8)]).view(np.uint64)
     assert _sum_of(data) == sum(map(int, words)) % (1 << 64)
-
-
-def test_more_than_was_reckoned_with_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "small"
-    path.touch()
-    writer = CacheWriter(str(path), 10_000)
-    with pytest.raises(OSError, match="more than 10,000 bytes"):
-        writer.region(20_000)
-    writer.close()
 
 
 def test_samples_cover_a_small_file_and_the_ends_of_a_large_one(tmp_path: Path) -> None:

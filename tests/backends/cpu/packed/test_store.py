@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.device.memory import packed_bytes
 from octavo.backends.cpu.packed import cache_folder
+from octavo.backends.cpu.packed import store as store_module
 from octavo.backends.cpu.packed.store import MappedStore, WritingStore, open_store
 from octavo.bench.cases import WEIGHTS
 from octavo.errors import UsageError
@@ -296,3 +298,50 @@ def test_an_interrupted_start_leaves_no_file(weights: Path, model: Path) -> None
         store.close()
     assert not list(weights.iterdir())
     assert isinstance(load(model)[0], WritingStore)
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Windows has it: no `pread`, and a file that is mapped is neither renamed nor removed."""
+    monkeypatch.setattr(store_module, "sys", SimpleNamespace(platform="win32"))
+    for name in ("pread", "pwrite"):
+        monkeypatch.delattr(os, name)
+
+    def unless_mapped(whole: Callable[..., None]) -> Callable[..., None]:
+        def change(path: Any, *more: Any) -> None:
+            if os.fspath(path) in Path("/proc/self/maps").read_text():
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            whole(path, *more)
+
+        return change
+
+    for name in ("unlink", "replace"):
+        monkeypatch.setattr(os, name, unless_mapped(getattr(os, name)))
+
+
+@pytest.mark.usefixtures("windows")
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="what is mapped is not told")
+def test_windows(weights: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are kept and mapped; a file that a process has mapped stays, and one that was not finished goes."""
+    _, plain = load(model, keep=False)
+    backend = CpuBackend(threads=1)
+    with GGUFFile.open(model) as file:
+        store = open_store(source(file), [file.tensor(name) for name in file.tensors], packed_bytes)
+        assert store is not None
+        one = store.load(file.tensor("a"), backend._pack, backend._arena)
+        store.close()  # not all are packed
+    (left,) = weights.iterdir()
+    assert load(model)[0] is None  # while that is in use
+    del one, store
+    first, packed = load(model)
+    second, mapped = load(model)
+    assert (type(first), type(second)) == (WritingStore, MappedStore)
+    require_all_equal(packed, plain)
+    require_all_equal(mapped, plain)
+    monkeypatch.setenv(cache_folder.VARIABLE, str(left.stat().st_size + 1000))
+    other = write(tmp_path / "other.gguf", [matrix("Q4_K", 40, 512, name="a")])
+    load(other)
+    assert len(list(weights.iterdir())) == 2
+    del first, packed, second, mapped
+    load(write(tmp_path / "third.gguf", [matrix("Q4_K", 40, 512, name="b")]))
+    assert [Path(e.model).name for e in cache_folder.entries()] == ["third.gguf"]

@@ -2,7 +2,7 @@
 
     0       header, a page: magic, where the index lies and its SHA-256, a SHA-256 of samples of the data, the sum of
             the data, a SHA-256 of all that; then the boot that the data are known to be whole since
-    4096    data: arrays, each at a multiple of 64 bytes, those of a weight at the start of a page
+    4096    data: arrays, each at a multiple of 64 bytes, those of a weight at the start of what can be mapped
     ...     index: JSON
     -8      end mark
 
@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 import struct
+from bisect import bisect, insort
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,9 +29,12 @@ import numpy as np
 from octavo.backends.cpu.device.memory_nodes import prefer_node_of
 from octavo.formats.spec import U8, AnyArray
 from octavo.io.file_identity import boot_id, samples
+from octavo.io.positioned import pread, pwrite
 
 MAGIC, END = b"OCTAVOW1", b"1WOVATCO"
 PAGE, LINE = 4096, 64
+START = max(PAGE, mmap.ALLOCATIONGRANULARITY)
+"""Weights begin at multiples of it: where a part of a file that is mapped may begin."""
 HEADER = struct.Struct("<8sQQ32s32sQ")
 BOOT_AT = HEADER.size + 32
 MOST_INDEX = 1 << 28
@@ -63,15 +67,15 @@ class CacheFile:
             fd = file.fileno()
             self.nbytes = os.fstat(fd).st_size
             at, size, of_index, of_data, total, boot = self._header(fd)
-            text = os.pread(fd, size, at)
-            if hashlib.sha256(text).digest() != of_index or os.pread(fd, len(END), at + size) != END:
+            text = pread(fd, size, at)
+            if hashlib.sha256(text).digest() != of_index or pread(fd, len(END), at + size) != END:
                 raise DamagedError("its index is not what was written")
             self.index: dict[str, Any] = json.loads(text)
             if not check:
                 return
             if samples(fd, PAGE, at) != of_data:
                 raise DamagedError("its data are not what was written")
-            self._mapped: U8 = np.frombuffer(mmap.mmap(fd, self.nbytes, mmap.MAP_SHARED, mmap.PROT_READ), np.uint8)
+            self._mapped = _map(fd, 0, self.nbytes)
         now = boot_id()
         if boot != now or not any(now):
             if _sum_of(self._mapped[PAGE:at]) != total:
@@ -79,7 +83,7 @@ class CacheFile:
             self._write_boot(path, now)
 
     def _header(self, fd: int) -> tuple[int, int, bytes, bytes, int, bytes]:
-        raw = os.pread(fd, PAGE, 0)
+        raw = pread(fd, PAGE, 0)
         if len(raw) < PAGE or hashlib.sha256(raw[: HEADER.size]).digest() != raw[HEADER.size : BOOT_AT]:
             raise DamagedError("its header is not what was written")
         magic, at, size, of_index, of_data, total = HEADER.unpack_from(raw)
@@ -91,7 +95,7 @@ class CacheFile:
     def _write_boot(path: str, boot: bytes) -> None:
         try:
             with open(path, "r+b", buffering=0) as file:
-                os.pwrite(file.fileno(), boot, BOOT_AT)
+                pwrite(file.fileno(), boot, BOOT_AT)
         except OSError:  # then the next start sums it up again
             pass
 
@@ -145,46 +149,50 @@ class Region:
     def array(self) -> U8:
         """All of it, mapped, once it is filled."""
         assert not self._blocks
-        return self._writer.mapped[self._start : self._stop]
+        return self._writer.map(self._start, self._stop - self._start)
 
 
 class CacheWriter:
-    """Writes a file that is there, and empty, of up to `most` bytes. Raises OSError, also for more than that."""
+    """Writes a file that is there, and empty. Raises OSError."""
 
-    def __init__(self, path: str, most: int) -> None:
-        self._fd = os.open(path, os.O_RDWR)
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
         self._end, self._sum, self._lock = PAGE, 0, Lock()
+        self._mapped: list[tuple[int, int, U8]] = []
+        """Addresses of regions that are mapped, where these are in the file, and their bytes."""
         self.spare: list[U8] = []
         """Blocks to fill again: those with memory of their own would be cleared by the system each time."""
-        try:
-            os.ftruncate(self._fd, most)
-            self.mapped: U8 = np.frombuffer(mmap.mmap(self._fd, most, mmap.MAP_SHARED, mmap.PROT_READ), np.uint8)
-        except BaseException:
-            self.close()
-            raise
 
     def region(self, nbytes: int) -> Region:
         """Room for the data of a weight."""
         with self._lock:
-            at = -(-self._end // PAGE) * PAGE
+            at = -(-self._end // START) * START
             self._end = at + nbytes
-            if self._end > len(self.mapped):
-                raise OSError(f"more than {len(self.mapped):,} bytes")
         return Region(self, at, nbytes)
+
+    def map(self, at: int, nbytes: int) -> U8:
+        """Bytes of a region that are all written."""
+        found = _map(self._fd, at, nbytes)
+        with self._lock:
+            insort(self._mapped, (found.ctypes.data, at, found), key=_address)
+        return found
 
     def write(self, at: int, data: U8) -> None:
         """Write bytes of a region."""
         done, view = 0, data.data
         while done < len(data):
-            done += os.pwrite(self._fd, view[done:], at + done)
+            done += pwrite(self._fd, view[done:], at + done)
         with self._lock:
             self._sum += _sum_of(np.concatenate([np.zeros(at % 8, np.uint8), data]) if at % 8 else data)
 
     def place(self, array: AnyArray) -> Place:
         """Where an array lies: there already, if it is a region's; else it is written."""
-        start = self.mapped.ctypes.data
-        at = array.ctypes.data - start
-        if not 0 <= at < len(self.mapped):
+        address = array.ctypes.data
+        before = bisect(self._mapped, address, key=_address)
+        start, at, region = self._mapped[before - 1] if before else (0, 0, array)
+        if start <= address < start + region.nbytes:
+            at += address - start
+        else:
             at = -(-self._end // LINE) * LINE
             self._end = at + array.nbytes
             if array.nbytes:
@@ -194,18 +202,26 @@ class CacheWriter:
     def finish(self, index: dict[str, Any]) -> None:
         """Write the index, and the header last."""
         text, at = json.dumps(index).encode(), -(-self._end // LINE) * LINE
-        os.ftruncate(self._fd, at)
-        os.pwrite(self._fd, text + END, at)
+        pwrite(self._fd, text + END, at)
         digests = hashlib.sha256(text).digest(), samples(self._fd, PAGE, at)
         header = HEADER.pack(MAGIC, at, len(text), *digests, self._sum % (1 << 64))
         header += hashlib.sha256(header).digest() + boot_id()
-        os.pwrite(self._fd, header.ljust(PAGE, b"\0"), 0)
+        pwrite(self._fd, header.ljust(PAGE, b"\0"), 0)
 
     def close(self) -> None:
         """Close the file; what is mapped stays."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _address(region: tuple[int, int, U8]) -> int:
+    return region[0]
+
+
+def _map(fd: int, at: int, nbytes: int) -> U8:
+    """Bytes of a file, which other processes may share. Raises OSError."""
+    return np.frombuffer(mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ, offset=at) if nbytes else b"", np.uint8)
 
 
 def _array(mapped: U8, at: int, dtype: str, shape: list[int]) -> AnyArray:

@@ -74,9 +74,10 @@ def make_room(needed: int) -> None:
     total, most = sum(size for _, size, _ in files), limit()
     while files and (total + needed > most or _free() < needed + SPARED):
         _, size, path = files.pop()
-        path.unlink(missing_ok=True)
-        log.info("removed %s, packed weights that were not used for longest", path)
-        total -= size
+        with suppress(PermissionError):  # on Windows a process has it mapped
+            path.unlink(missing_ok=True)
+            log.info("removed %s, packed weights that were not used for longest", path)
+            total -= size
 
 
 def entries() -> list[Entry]:
@@ -108,7 +109,8 @@ def remove_outdated(made_of: Mapping[str, str]) -> None:
         files, code = entry.made_of
         old = code != made_of["code"] and time.time() - entry.used > DAY_S
         if entry.model == made_of["model"] and (files != made_of["files"] or old):
-            remove([entry])
+            with suppress(PermissionError):  # as above
+                remove([entry])
 
 
 def touch(path: Path) -> None:

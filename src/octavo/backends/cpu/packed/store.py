@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,8 +33,6 @@ log = logging.getLogger("octavo")
 
 LEAST = 16 << 20
 """Bytes of weights that are worth a file: fewer are packed in less than a tenth of a second."""
-MARGIN = 1 << 20
-"""Bytes that a weight may take beyond twice of what is expected of it, pages and scales that turn out larger."""
 
 Pack = Callable[[QTensor, Room], Any]
 WEIGHTS = {kind.__name__: kind for kind in (TiledWeight, TiledFloatWeight, TiledRowWeight)}
@@ -58,7 +57,7 @@ def open_store(source: WeightSource, tensors: Sequence[QTensor], size_of: Callab
     counts = Counter(key for t in tensors if (key := _key(t, source)))
     kept = {key: t for t in tensors if (key := _key(t, source)) and counts[key] == 1}
     expected = sum(map(size_of, kept.values()))
-    if expected < LEAST or not hasattr(os, "pread"):
+    if expected < LEAST:
         return None
     try:
         more = (*sorted(kept), host_cpu.level(), *sorted(host_cpu.features()))
@@ -156,8 +155,8 @@ class WritingStore:
     def _packed(self, key: str, tensor: QTensor, pack: Pack, memory: Room) -> Any:
         if self._writer is None:
             cache_folder.make_room(_with_margin(self.nbytes))
-            temporary = self._temporary.enter_context(replace_file(self._path, flush=False))
-            self._writer = CacheWriter(temporary, 2 * self.nbytes + MARGIN * (1 + len(self._keys)))
+            new = _in_place(self._path) if sys.platform == "win32" else replace_file(self._path, flush=False)
+            self._writer = CacheWriter(self._temporary.enter_context(new))
         room = _Kept(self._writer, memory)
         weight = pack(tensor, room)
         kind = ARRAY if isinstance(weight, np.ndarray) else type(weight).__name__
@@ -200,6 +199,21 @@ class WritingStore:
         left = OSError(why)
         with suppress(OSError):
             self._temporary.__exit__(OSError, left, None)
+
+
+@contextmanager
+def _in_place(path: Path) -> Iterator[str]:
+    """A new file that has its name from the first: Windows neither renames nor removes one that is mapped.
+
+    Until it is whole it has no header, and is not used.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    try:
+        yield str(path)
+    except BaseException:
+        with suppress(OSError):  # the next start removes it
+            path.unlink()
+        raise
 
 
 def _key(tensor: QTensor, source: WeightSource) -> str:
