@@ -7,7 +7,8 @@
 MODEL is a GGUF file of floats, as SmolLM2-135M in rows of 768 (`tools/real_models.py`, `tools/pad_model.py`). Presets
 are made by the encoders (plain), by these with an importance matrix, and by methods; schemes by methods, of which rtn
 is plain. A way that begins with rotated- is of the model with its residual stream and its heads turned; its embedding,
-which is then beside the output, is Q6_K as one that is both. Importance and Hessians are of the same windows of TEXT.
+which is then beside the output, is Q6_K as one that is both. llm-compressor is that library's own GPTQ, for w4a16-g128
+(`bench/reference_gptq.py` says where it comes from). Importance and Hessians are of the same windows of TEXT.
 Files of a format are judged together (`octavo eval compare`), on the text that comes with Octavo or on `--held-out`: in
 floats, and with the engine's activations where a scheme rounds them.
 
@@ -24,6 +25,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ from octavo.quantizers.mix.mixing import Choices
 
 CONTEXT = 512
 FORMATS = "Q4_K_M,Q4_0,Q3_K_M,Q2_K,w4a16-g128,w4a8-g128"
-ROTATED = "rotated-"
+ROTATED, REFERENCE = "rotated-", "llm-compressor"
 ABOUT = ("model", "samples", "text", "text_sha256", "overlap", "context", "windows", "positions", "clusters",
          "base_perplexity")
 """What rows of a result have in common."""
@@ -112,8 +114,8 @@ def is_scheme(name: str) -> bool:
 
 
 def applies(name: str, way: str) -> bool:
-    """Schemes take no importance matrix."""
-    return not (is_scheme(name) and way.endswith("imatrix"))
+    """Schemes take no importance matrix; llm-compressor makes one of them."""
+    return name == "w4a16-g128" if way == REFERENCE else not (is_scheme(name) and way.endswith("imatrix"))
 
 
 def make(options: argparse.Namespace, name: str, way: str) -> Path:
@@ -126,7 +128,14 @@ def make(options: argparse.Namespace, name: str, way: str) -> Path:
     method, source = way.removeprefix(ROTATED), source_of(options, way)
     begun = time.perf_counter()
     how: dict[str, Any] = {"samples": options.samples, "threads": options.threads, "device": options.device}
-    if is_scheme(name):
+    if way == REFERENCE:
+        import references
+        from reference_gptq import reference
+
+        tokens = references.calibration_tokens(str(source), options.calibration, options.samples)
+        with TemporaryDirectory(dir=options.folder) as folder:
+            reference(references.write_folder(str(source), Path(folder) / "floats"), tokens, out, None)
+    elif is_scheme(name):
         shutil.rmtree(out, ignore_errors=True)
         by = SchemeMethod(options.calibration, "rtn" if method == "plain" else method, **how)
         quantize_checkpoint(source, out, name, method=by, threads=options.threads)

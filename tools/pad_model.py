@@ -6,8 +6,9 @@ Small models have rows of 576 or 640 values, for which K-quants have no whole bl
 types than a large model's. Here the residual stream gets channels that are zero: norms see a mean square that is
 smaller by the share of channels there were, so their weights are multiplied by its root and their epsilon by it. Heads
 of zeros are added with it, as many to each head of keys as it has. Then all channels are put in a random order
-(`fold.shuffle`), or the zeros would lie in blocks of their own. Matrices are F16, as a float file has them: values of
-a quantized file are first rounded to it, so what is made is the base of what it is compared with.
+(`fold.shuffle`), or the zeros would lie in blocks of their own. With its own width a model of any architecture gets
+another order alone, so that no block holds the values of a block of the file. Matrices are F16, as a float file has
+them: values of a quantized file are first rounded to it, so what is made is the base of what it is compared with.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ HEADS = {"attn_q.weight": "head_count", "attn_k.weight": "head_count_kv", "attn_
 def pad(source: str | Path, out: str | Path, width: int = 768, seed: int | None = 0) -> None:
     """Write the Llama at `source` with rows of `width`, in the channel order of `seed` (None: zeros last), to `out`.
 
-    Raises ValueError for a model of another architecture, or a width that its heads do not divide.
+    A model of any architecture can have the width that it has: its channels are put in another order.
+
+    Raises ValueError for a Llama whose heads do not divide the width, and for others that are to get another one.
     """
     with GGUFFile.open(source) as file:
         keys = {key: file.metadata.typed(key) for key in file.metadata}
@@ -41,7 +44,8 @@ def pad(source: str | Path, out: str | Path, width: int = 768, seed: int | None 
         heads = {key: int(file.metadata[f"{arch}.attention.{key}"]) for key in ("head_count", "head_count_kv")}
         size = int(file.metadata.get(f"{arch}.attention.key_length", had // heads["head_count"]))
         more = {key: n * width // had for key, n in heads.items()}
-        if arch != "llama" or width < had or any(more[key] * had != n * width for key, n in heads.items()):
+        fits = arch == "llama" and width > had and all(more[key] * had == n * width for key, n in heads.items())
+        if not fits and width != had:
             raise ValueError(f"{arch} of {heads} in {had} channels can't have {width}")
         tensors = {}
         for name in file.tensors:
@@ -53,7 +57,8 @@ def pad(source: str | Path, out: str | Path, width: int = 768, seed: int | None 
             f"{arch}.attention.value_length": size, f"{arch}.rope.dimension_count": size,
         }
         eps = f"{arch}.attention.layer_norm_rms_epsilon"
-        typed = {**keys, **{k: np.uint32(v) for k, v in changed.items()}, "general.file_type": np.uint32(1),
+        wider = {k: np.uint32(v) for k, v in changed.items()} if width != had else {}
+        typed = {**keys, **wider, "general.file_type": np.uint32(1),
                  eps: np.float32(float(file.metadata[eps]) * had / width)}
     write_gguf(out, arch, typed, tensors)
     if seed is not None:

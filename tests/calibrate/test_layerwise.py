@@ -18,6 +18,7 @@ from octavo.formats import dequantize
 from octavo.graph.stages import stages
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
+from octavo.sizes import size
 from tests.evals.conftest import Open
 from tests.evals.test_importance import CONTEXT, TINY_TOKENS, TOKENS, model_of
 from tests.models.checkpoints import CASES, Write, make
@@ -180,6 +181,26 @@ def test_what_is_written_to_caches(dense: str) -> None:
         assert cache.shape == (tiny.N_HEAD_KV, tiny.HEAD_DIM)
         assert cache.tokens.tolist() == [2 * CONTEXT + 9] * tiny.N_HEAD_KV
         assert (cache.absmax > 0).all()
+
+
+@pytest.mark.parametrize("original", [False, True])
+def test_memory_is_told_before_a_run(
+    dense: str, tmp_path: Path, original: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a layer's largest stage (q, k, v), a Hessian of its widest input, and values where they are in memory."""
+    monkeypatch.setattr("octavo.calibrate.runner.layerwise.PROCESS", 0)
+    told = []
+    for limit in (1 << 28, 0):
+        monkeypatch.setattr("octavo.calibrate.runner.layerwise.IN_MEMORY", limit)
+        journal = Journal(str(tmp_path / f"work{limit}"), "run", resume=False)
+        run = layerwise(dense, original=original, journal=journal)
+        run.tell_memory()
+        told.append(run.kept if limit else 0)
+        weights = (tiny.N_HEAD + 2 * tiny.N_HEAD_KV) * tiny.HEAD_DIM * tiny.N_EMBD
+        wanted = 8 * weights + (56 if original else 20) * max(tiny.N_FF, tiny.N_EMBD) ** 2 + told[-1]
+        assert caplog.messages[-1] == f"{2 * CONTEXT + 9} tokens are run: about {size(wanted)} of memory"
+        journal.close(remove=True)
+    assert told[0] > told[1]
 
 
 class KilledError(Exception):

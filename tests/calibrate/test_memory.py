@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from octavo.calibrate.row_batches import made_in_parts, memory_told
@@ -43,3 +49,20 @@ def test_a_run_that_memory_does_not_hold() -> None:
         raise MemoryError("8 GiB")
     with pytest.raises(RuntimeError, match="broken"), memory_told("the method"):
         raise RuntimeError("broken")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["gptq", "qronos"])
+def test_what_a_run_takes_is_told_before(tmp_path: Path, method: str) -> None:
+    """Of the process' largest memory, which has Python and mapped files, within a third."""
+    command = ["quantize", "demo", str(tmp_path / "out.gguf"), "Q4_K_M", "--method", method, "--calibration", "demo"]
+    run = [sys.executable, "-m", "octavo", *command, "--device", "cpu"]
+    with subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        said = child.stderr.read()
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    told = re.search(r"16,384 tokens are run: about ([\d.]+) MB of memory", said)
+    assert told, said
+    assert 1024 * used.ru_maxrss == pytest.approx(1e6 * float(told[1]), rel=1 / 3)

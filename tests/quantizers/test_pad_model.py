@@ -19,12 +19,12 @@ def pad(monkeypatch: pytest.MonkeyPatch):
     return pad
 
 
-@pytest.mark.parametrize("seed", [None, 0])
-def test_it_is_an_equal_model(tmp_path: Path, pad, seed: int | None) -> None:
-    """4 heads in 264 channels become 6 in 396, F16 both."""
-    weights = {n: v.astype(np.float16) if v.ndim > 1 else v for n, v in tiny.tensors("llama").items()}
-    source = tiny.write(tmp_path / "source.gguf", "llama", weights=weights)
-    pad(source, tmp_path / "padded.gguf", 396, seed)
+@pytest.mark.parametrize(("arch", "width", "seed"), [("llama", 396, None), ("llama", 396, 0), ("qwen3", 264, 0)])
+def test_it_is_an_equal_model(tmp_path: Path, pad, arch: str, width: int, seed: int | None) -> None:
+    """4 heads in 264 channels become 6 in 396, F16 both; another architecture's channels are put in another order."""
+    weights = {n: v.astype(np.float16) if v.ndim > 1 else v for n, v in tiny.tensors(arch).items()}
+    source = tiny.write(tmp_path / "source.gguf", arch, weights=weights)
+    pad(source, tmp_path / "padded.gguf", width, seed)
     found = []
     for path in (source, tmp_path / "padded.gguf"):
         with open_subject(path, 64, device="reference", cache_type="f32") as model:
@@ -48,7 +48,7 @@ def test_channels_do_not_lie_as_before(tmp_path: Path, pad) -> None:
     assert empty[-1] > 330
 
 
-@pytest.mark.parametrize("width", [100, 300])
-def test_a_width_that_heads_do_not_divide(tmp_path: Path, pad, width: int) -> None:
+@pytest.mark.parametrize(("arch", "width"), [("llama", 100), ("llama", 300), ("qwen3", 396)])
+def test_a_width_that_a_model_can_not_have(tmp_path: Path, pad, arch: str, width: int) -> None:
     with pytest.raises(ValueError, match=f"can't have {width}"):
-        pad(tiny.write(tmp_path / "source.gguf", "llama"), tmp_path / "padded.gguf", width)
+        pad(tiny.write(tmp_path / "source.gguf", arch), tmp_path / "padded.gguf", width)

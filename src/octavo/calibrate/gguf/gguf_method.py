@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,9 +41,6 @@ from octavo.quantizers.job.job_plan import QuantizeJob
 from octavo.quantizers.job.method_result import GgufResult, GgufWeight, MethodRun, UndersampledExpert
 from octavo.quantizers.statistics.outliers import channels
 from octavo.text import Tokenizer
-
-if TYPE_CHECKING:
-    pass
 
 VALUES = 1 << 22
 """Values of a table that are made at a time."""
@@ -297,6 +294,8 @@ class GgufMethod:
             journal=journal, made=partial(_values, job, spec, dict(made)),
             progress=None if self.progress is None else self._tell,
         )
+        if journal is not None:
+            run.tell_memory()
         for stage in run.run():
             found = dict(stage_weights(job, stage, corrects=self.kind == "qronos", threads=self.threads))
             made |= found

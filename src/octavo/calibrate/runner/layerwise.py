@@ -21,7 +21,7 @@ import numpy as np
 
 from octavo.calibrate import arrays
 from octavo.calibrate.arrays import is_tensor, on_host, put, rounded_factors
-from octavo.calibrate.hessian import count
+from octavo.calibrate.hessian import LARGEST_DOUBLE, count
 from octavo.calibrate.runner.journal import Journal
 from octavo.calibrate.runner.open_stage import OpenStage, ProductInput, as_weight, inputs_of
 from octavo.calibrate.runner.samples import Samples
@@ -37,11 +37,16 @@ from octavo.io.allocator import keep_apart, trim
 from octavo.io.atomic import failures_of, require_room
 from octavo.models import ModelSpec
 from octavo.quantizers.statistics import ChannelStatistics
+from octavo.sizes import size
 
 DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
 IN_MEMORY = 1 << 28
 """Bytes of a stream's values of all samples up to which they are in memory though a run has a folder: writing them to a
 disk takes as long as a small model's stages."""
+MATRICES = (20, 8), (36, 28)
+"""Bytes for each number of a Hessian while it is factorized, of double sums and of others: on the host, on a device."""
+PROCESS = 200 << 20
+"""Bytes of Python, kernels and what is at work beside that."""
 log = logging.getLogger("octavo")
 CHANGED, ORIGINAL = "changed", "original"
 """The streams: the model with the weights that were put in, and as it was."""
@@ -223,6 +228,17 @@ class Layerwise:
         self._values = StageValues(self._folder if self.in_files else None, self.device if self.keeps else None)
         self.first = 0 if journal is None else journal.stage
         """The stage that the run begins with: those before it were done by an earlier run."""
+
+    def tell_memory(self) -> None:
+        """Say before a method's run what it takes, about: a stage's weights as they were and as they are made, a
+        Hessian of the most inputs while it is factorized (and sums of what both models have), values of all samples."""
+        made = [[p.inputs[0].tensor for p in stage.products] for stage in self.stages if stage.layer is not None]
+        widest = max((tensor.shape[-1] for tensors in made for tensor in tensors), default=0)
+        sums = MATRICES[self.device is not None][widest > LARGEST_DOUBLE] + (36 if len(self.streams) > 1 else 0)
+        values = 0 if self.in_files and self._folder is not None else self.kept
+        nbytes = 8 * max((sum(t.size for t in tensors) for tensors in made), default=0) + sums * widest**2 + values
+        log.warning("%s tokens are run: about %s of memory%s", f"{self.samples.all['tokens']:,}",
+                    size(nbytes + PROCESS), " of the device" if self.device else "", extra={"news": True})
 
     def run(self) -> Iterator[OpenStage]:
         """Each stage that has products, before it is run; it is run when the next one is asked for.

@@ -146,6 +146,7 @@ class SchemeRun:
             made=self._values_of(dict(made.made), made.inputs), done=done, caches=self.kv is not None,
             progress=None if self.progress is None else self._tell,
         )
+        run.tell_memory()
         for stage in run.run():
             for given in stage.inputs:
                 linear, scheme = [name for name in given.names if self.scheme.takes(name)], self.scheme
