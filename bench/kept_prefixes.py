@@ -5,10 +5,10 @@
 A prompt of `--length` random tokens is computed once by `octavo serve --cache-disk`. Then each turn asks for the first
 token after it and `--more` others: `warm` in that server, `restarted` in another one, started after the end of the one
 before. `read` is what reading and checking the files takes by itself, right after that, in a new process, which has to
-get the memory for them as well; they are in the page cache of the system. Before each a process fills as much memory
-as they take, twice, and ends: virtual machines wait for their host where memory was not used for a while. `limit` is
-1.5 times the median of `warm`, and the median of `read`. `cpu` has the same in seconds of a processor, those of the
-engine's process, which other programs change less.
+get the memory for them as well; they are in the page cache of the system. Right before each a process fills as much
+memory as they take, twice, and ends: virtual machines wait for their host where memory was not used for two seconds.
+`limit` is 1.5 times the median of `warm`, and the median of `read`. `cpu` has the same in seconds of a processor, those
+of the engine's process, which other programs change less.
 
 Decoding: `--decode` turns each with pages kept and without, A B B A, in one process: four replies of 192 tokens, in
 tokens a second, and in milliseconds of a processor for a token, those of writing included.
@@ -120,9 +120,9 @@ def conversation(model: str, length: int, more: int, turns: int, folder: Path) -
         started.send_signal(signal.SIGTERM)
         started.wait()
     for _ in range(turns):
-        fill_memory(2 * sum(path.stat().st_size for path in folder.rglob("*.page")))
         to, process = server()
         with process as started:
+            fill_memory(2 * sum(path.stat().st_size for path in folder.rglob("*.page")))
             restarted.append(asked(to, started.pid))
             started.send_signal(signal.SIGTERM)
             started.wait()
