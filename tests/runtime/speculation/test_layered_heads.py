@@ -128,8 +128,8 @@ def test_layers_that_are_right_take_few_steps(apart: bool, tmp_path: Path) -> No
         list(model.core.drain())
         assert bytes(one.output_tokens).decode() == "".join(tiny.ALPHABET[(i + 1) % 26] for i in range(61))
         stats = model.core.stats()
-        assert stats.accepted_tokens == stats.drafted_tokens == 45
-        assert stats.steps == 16
+        assert stats.accepted_tokens == stats.drafted_tokens == 42
+        assert stats.steps == 19  # four of them go without a draft, to be measured
 
 
 def test_a_file_that_lacks_later_layers_has_those_before(tmp_path: Path) -> None:

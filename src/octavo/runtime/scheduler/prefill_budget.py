@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Protocol
 
@@ -11,6 +12,8 @@ from octavo.runtime.engine.captured_sizes import TILE
 
 SHARE, SLOW_SHARE = 0.2, 0.02
 """The weight of a new measurement in the running mean of times, and in that of how they grow with the context."""
+FIRST_MEASURED = 3
+"""First steps of a number of replies, for which calls are bound, of which the least time counts."""
 FIRST_GUESS = 4 * TILE
 """Tokens of prompts beside replies while nothing is known of their time."""
 MIN_CHUNK, SMALL_TILE = TILE // 4, 2
@@ -80,6 +83,11 @@ class PrefillBudget:
         """Expected seconds of a step of `replies` alone."""
         return self._learned.replies.at(replies)
 
+    def observe_more(self, replies: int, seconds: float) -> None:
+        """Learn from a step of `replies` that had further tokens: one without these takes no longer."""
+        if seconds < self.seconds(replies):
+            self._learned.replies.add(replies, seconds)
+
     def observe(self, replies: int, chunk: int, seconds: float, depth: int = 0) -> None:
         """Learn from a step of `replies` with a chunk of prompts, after `depth` tokens of these on average."""
         if not chunk:
@@ -130,11 +138,15 @@ class DecodeTimes:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, float]] = {}  # by the number in bits: replies, and seconds
+        self._count = Counter[int]()
 
     def add(self, replies: int, seconds: float) -> None:
         size = replies.bit_length()
         n, before = self._seen.get(size, (replies, seconds))
-        self._seen[size] = n + SHARE * (replies - n), before + SHARE * (seconds - before)
+        self._count[size] += 1
+        first = self._count[size] <= FIRST_MEASURED
+        seconds = min(before, seconds) if first else before + SHARE * (seconds - before)
+        self._seen[size] = n + SHARE * (replies - n), seconds
 
     def lacks(self, replies: int) -> bool:
         """Whether steps of about this size were never seen, but others were."""

@@ -99,15 +99,16 @@ class HeadDrafter:
     def _drafts(self, lengths: Mapping[Request, int]) -> dict[Request, list[int]]:
         found: dict[Request, list[int]] = {}
         with self.engine.lock:
+            start = clock()
             most = max(1, min(CATCH_UP, self.engine.limits["tokens"] // max(len(lengths), 1)))
             begun = {r: self._begun(r, max(n, AT_ONCE[-1]), most) for r, n in lengths.items() if n}
             feeds = {r: feed for r, feed in begun.items() if feed is not None}
             if feeds and self._at_once(feeds, lengths):
                 longest = max(lengths[r] for r in feeds)
-                self._guess(feeds, found, next(n for n in AT_ONCE if n >= longest))
+                self._guess(feeds, found, next(n for n in AT_ONCE if n >= longest), start)
                 return {request: draft[: lengths[request]] for request, draft in found.items() if draft}
             while feeds:
-                feeds = self._pass(feeds, found, lengths)
+                feeds, start = self._pass(feeds, found, lengths, start), clock()
         return found
 
     def _release(self) -> None:
@@ -154,10 +155,9 @@ class HeadDrafter:
         fits = 1 < max(lengths[r] for r in feeds) <= AT_ONCE[-1]
         return fits and self._guesses is not None and all(r.is_greedy for r in feeds)
 
-    def _guess(self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], n: int) -> None:
-        """Drafts of n tokens each, up to one that is not in the vocabulary."""
+    def _guess(self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], n: int, start: float) -> None:
+        """Drafts of n tokens each, up to one that is not in the vocabulary; begun at `start`."""
         assert self._guesses is not None
-        start = clock()
         tokens = self._guesses.of(list(feeds.values()), n).tolist()
         for (request, feed), draft in zip(feeds.items(), tokens, strict=True):
             feed.sequence.tokens.extend([*feed.tokens, *draft[:-1]])
@@ -165,10 +165,10 @@ class HeadDrafter:
         self._times.add(len(feeds), sum(len(feed.tokens) for feed in feeds.values()), n, clock() - start)
 
     def _pass(
-        self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], lengths: Mapping[Request, int]
+        self, feeds: Mapping[Request, Feed], found: dict[Request, list[int]], lengths: Mapping[Request, int],
+        start: float,
     ) -> dict[Request, Feed]:
-        """The next token of each draft; the feeds of the drafts that go on."""
-        start = clock()
+        """The next token of each draft, begun at `start`; the feeds of the drafts that go on."""
         requests, step = list(feeds), list(feeds.values())
         tokens = next_tokens(self._sampler, requests, step, found)
         hidden = self.engine.hidden

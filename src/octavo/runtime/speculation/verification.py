@@ -55,7 +55,7 @@ class Speculator:
     ) -> None:
         self.sampler, self.engine, self.drafters, self._lookup = sampler, sampler.engine, drafters, lookup
         self.lengths, self.history = DraftLengths(MOST_TOKENS, budget.seconds), HistoryDrafter()
-        self.usual, self.sizes = Acceptance(), StepSizes()
+        self.usual, self.sizes, self._budget = Acceptance(), StepSizes(), budget
 
     def drafts(self, step: ScheduledStep) -> Drafts:
         """Drafts for a step of replies, whose pages are there; none where they don't pay."""
@@ -218,6 +218,7 @@ class Speculator:
     def observe(self, step: ScheduledStep, drafts: Drafts, seconds: float) -> None:
         """Learn what tokens of drafts cost from a step that had them; one of a new size takes longer than others."""
         lengths, replies = [len(draft.tokens) for draft in drafts.values()], step.num_decodes
+        self._budget.observe_more(replies, seconds)
         tokens, usual = sum(lengths), self.lengths.seconds(replies)
         usual *= self.lengths.costs.factor(replies, tokens)
         if self.engine.pads or self.sizes.add(replies, lengths, seconds, usual):
