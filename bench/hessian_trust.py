@@ -1,16 +1,20 @@
-"""What GPTQ's codes lose on other text, by tokens of calibration; writes bench/results/hessian-trust-<date>.json.
+"""What GPTQ's codes lose on other text, by what of the text's correlations they go by; writes
+bench/results/hessian-trust-<date>.json.
 
-    python bench/hessian_trust.py MODEL.gguf TEXT.txt [--weights blk.4.ffn_down.weight,...] [--format Q4_0] [--rows 96]
-                                  [-o FOLDER]
+    python bench/hessian_trust.py MODEL.gguf TEXT.txt SAME-KIND [--other TEXT] [--layers 1,4] [--formats Q4_K,Q2_K]
+                                  [--samples 32] [--rows 96] [-o FOLDER]
 
-Windows of 512 tokens in a random order: the last eight judge. The error is the sum of squares of what products of some
-rows give in the format less what they give, over the sum of squares of what they give: by the encoder with an
-importance matrix, by GPTQ with the mean of x x^T, and with the Hessian that methods use (`ProductInput.hessian`).
+Weights of some layers, by a Hessian of windows of TEXT of which a share of what is beside the diagonal is kept: the
+share that methods keep ("kept", `ProductInput.hessian`), and others. Errors are sums of squares of what products of
+some rows give in the format less what they give, over those that the encoder with an importance matrix leaves, on
+windows of two texts that codes were not made by: one of the same kinds (bench/calibration_text.py), and another, that
+which comes with Octavo.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,67 +24,79 @@ import results_file
 from octavo.backends import select
 from octavo.bench import machine
 from octavo.calibrate import gptq
-from octavo.calibrate.hessian import Hessian
+from octavo.calibrate.gguf.gguf_method import GgufMethod
 from octavo.calibrate.methods.gptq.gptq_quantize import encoded, values_of_planes
 from octavo.calibrate.runner import Layerwise, Samples
 from octavo.calibrate.runner.open_stage import ProductInput
-from octavo.calibrate.texts import text_samples
+from octavo.evals.judge.judged_text import SHIPPED, read_judged
 from octavo.formats import by_name
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
+from octavo.text import Tokenizer
 
-CONTEXT, JUDGES, WINDOWS = 512, 8, (8, 16, 32, 64)
+CONTEXT, JUDGES = 512, 12
+SHARES = (1.0, 0.8, 0.65, 0.5, 0.3)
+KINDS = ("attn_q", "attn_output", "ffn_gate", "ffn_down")
 
 
-def vectors(model: str, text: str, weights: list[str]) -> dict[str, tuple[F32, F32]]:
-    """Of each weight what it is given by all windows, [T, K], and its values."""
-    with GGUFFile.open(model) as file:
-        samples = text_samples(text, file, JUDGES + max(WINDOWS), CONTEXT, 0).samples
-        order = np.random.default_rng(0).permutation(len(samples))
-        run, found = Layerwise(read_model(file), select("cpu"), Samples([samples[i] for i in order])), {}
-        for stage in run.run():
+def rows_of(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each weight and format."""
+    wanted = {f"blk.{layer}.{kind}.weight" for layer in options.layers.split(",") for kind in KINDS}
+    with GGUFFile.open(options.model) as file:
+        spec, tokenizer = read_model(file), Tokenizer.from_gguf(file)
+        seen = GgufMethod(options.text, samples=options.samples)._samples(spec, tokenizer).tokens
+        judges = [read_judged(name, tokenizer).tokens for name in (options.same, options.other)]
+        windows = [tokens[i * CONTEXT : (i + 1) * CONTEXT] for tokens in judges for i in range(JUDGES)]
+        for stage in Layerwise(spec, select("cpu"), Samples([*seen, *windows])).run():
             for given in stage.inputs:
-                for name in set(given.names) & set(weights):
-                    found[name] = np.concatenate(list(given.batches())), stage.weight(name).copy()
-            if len(found) == len(weights):
-                break
-    return found
+                for name in wanted & set(given.names):
+                    wanted.remove(name)
+                    step = max(1, len(stage.weight(name)) // options.rows)
+                    weight = stage.weight(name)[::step][: options.rows].copy()
+                    vectors = np.concatenate(list(given.batches()))
+                    yield from rows_of_weight(name, weight, vectors, options)
+            if not wanted:
+                return
 
 
-def errors(name: str, x: F32, weight: F32, format_name: str) -> list[dict[str, Any]]:
-    """A row for each number of windows."""
-    fmt, judges = by_name(format_name), x[-JUDGES * CONTEXT :]
-    outputs, rows = judges @ weight.T, []
+def rows_of_weight(name: str, weight: F32, vectors: F32, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Of vectors the last windows are those to judge by, half of them of each text."""
+    first = len(vectors) - 2 * JUDGES * CONTEXT
+    judges = np.split(vectors[first:], 2)
+    hessian = ProductInput((name,), weight.shape[1], 0, vectors[:first], None).hessian()
+    squares, kept = hessian.diagonal().astype(np.float32), hessian.kept
+    for format_name in options.formats.split(","):
+        fmt, over = by_name(format_name), dict[str, list[float]]()
 
-    def wrong(planes: Any) -> float:
-        return float(np.square(judges @ values_of_planes(planes, fmt).T - outputs).sum() / np.square(outputs).sum())
+        def wrong(planes: Any, fmt: Any = fmt) -> Any:
+            off = values_of_planes(planes, fmt) - weight
+            return np.array([np.square(x @ off.T, dtype=np.float64).sum() for x in judges])
 
-    for windows in WINDOWS:
-        seen, plain = x[: windows * CONTEXT], Hessian(x.shape[1])
-        plain.add(seen)
-        squares = plain.diagonal().astype(np.float32)
-        trusted = ProductInput((name,), x.shape[1], 0, seen, None).hessian()
-        by_gptq, ours = (gptq(weight, h.matrix(), fmt, importance=squares).planes for h in (plain, trusted))
-        rows.append({
-            "weight": name, "format": format_name, "windows": windows, "kept": round(trusted.kept, 4),
-            "imatrix": wrong(encoded(weight, fmt, squares, None)), "gptq without": wrong(by_gptq), "gptq": wrong(ours),
-        })
-        print(rows[-1], flush=True)
-    return rows
+        least = wrong(encoded(weight, fmt, squares, None))
+        for share in ("kept", *SHARES):
+            hessian.kept = kept if share == "kept" else float(share)
+            made = gptq(weight, hessian.matrix(), fmt, importance=squares).planes
+            over[str(share)] = (wrong(made) / least).round(4).tolist()
+        yield {"weight": name, "format": format_name, "kept": round(kept, 4), "over imatrix": over}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("text")
-    parser.add_argument("--weights", default="blk.4.ffn_down.weight,blk.4.attn_q.weight")
-    parser.add_argument("--format", default="Q4_0")
+    parser.add_argument("same")
+    parser.add_argument("--other", default=SHIPPED)
+    parser.add_argument("--layers", default="1,4")
+    parser.add_argument("--formats", default="Q4_K,Q2_K")
+    parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--rows", type=int, default=96)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
-    found = vectors(options.model, options.text, options.weights.split(","))
-    rows = [row for name, (x, w) in found.items() for row in errors(name, x, w[: options.rows], options.format)]
+    rows = []
+    for row in rows_of(options):
+        rows.append(row)
+        print(row, flush=True)
     described = results_file.described(commit=machine.commit())
     results_file.write("hessian-trust", {**described, "model": Path(options.model).stem, "rows": rows}, options.output)
 

@@ -73,7 +73,7 @@ def test_types_and_sizes_are_the_presets_and_errors_fall(kind: str, text: str, t
     made = {row.name: row for row in report.rows if row.before is not None}
     assert made.keys() == {r.name for r in plain.rows if r.type == "Q4_K"}
     assert all(row.error <= row.before for row in made.values())
-    assert sum(row.error for row in made.values()) < 0.8 * sum(row.before for row in made.values())
+    assert sum(row.error for row in made.values()) < 0.85 * sum(row.before for row in made.values())
     with GGUFFile.open(tmp_path / "made.gguf") as file, GGUFFile.open(tmp_path / "plain.gguf") as other:
         for name in made:
             near = dequantize(file.tensor(name)) - dequantize(other.tensor(name))

@@ -129,7 +129,7 @@ def test_the_original_runs_beside_it(dense: str) -> None:
             assert np.array_equal(now, then) == (stage.number == 1)
             cross = given.cross()
             scale = np.abs(cross.cross()).max()
-            assert 0 < cross.hessian.kept < 1
+            assert 0 <= cross.hessian.kept < 1
             cross.hessian.kept = 1.0
             np.testing.assert_allclose(cross.cross(), now.T.astype(np.float64) @ then / len(now), atol=1e-5 * scale)
 
@@ -154,6 +154,18 @@ def test_hessians_keep_what_halves_of_a_text_agree_on() -> None:
     both = others.T.astype(np.float64) @ np.delete(then, 7, axis=0) / 301
     want = both * np.where(np.eye(8), 1, found.kept) + share * np.outer(x[7], then[7]).astype(np.float64)
     np.testing.assert_allclose(cross.cross(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_what_kinds_of_a_text_do_not_share_is_not_trusted() -> None:
+    """Windows of two kinds in turns: halves by their places agree, halves by their kinds only in what both have."""
+    rng, trust = np.random.default_rng(0), []
+    alike, other = rng.standard_normal((2, 64, 64))
+    for second in (alike, other):
+        kinds = [(rng.standard_normal((512, 64)) @ way * size).astype(np.float32)
+                 for way, size in ((alike, 1.0), (second, np.linspace(0.5, 1.5, 64))) * 8]
+        trust.append(ProductInput(("w",), 64, 0, np.concatenate(kinds), None).hessian().kept)
+    assert trust[0] > 0.85
+    assert trust[1] < 0.6
 
 
 def test_experts_share_what_both_models_send_them(experts: str) -> None:

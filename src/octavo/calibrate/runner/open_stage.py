@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.calibrate import arrays
 from octavo.calibrate.arrays import is_tensor, on_host, taken
@@ -29,7 +31,8 @@ sequence is hundreds of times as long as others (arXiv 2402.17762), and what it 
 RARE = 64
 """Such a vector is one in this many at most; where there are more, all are alike."""
 CHANNELS, RUN = 512, 512
-"""Channels by which halves of a text are compared, and vectors of it that are of one half, at most."""
+"""Channels by which halves of a text are compared, and vectors of a run, all of which are of one half, at most."""
+F64 = npt.NDArray[np.float64]
 TOKENS = 4096
 """Most tokens whose vectors are looked at together."""
 
@@ -80,32 +83,54 @@ class ProductInput:
         return ((self._in_place(now), self._in_place(then)) for now, then in self._paired(expert))
 
     def hessian(self, expert: int | None = None) -> Hessian:
-        """The Hessian of the vectors, added up now, where sums are made, as far as it is to be trusted (`agreement`);
+        """The Hessian of the vectors, added up now, where sums are made, as far as it is to be trusted (`trusted`);
         long vectors (LONG) count whole. Raises NonFiniteError naming a weight.
         """
-        sums = Hessian(self.size, self.label(expert), device=self.device)
-        halves, longest = _Halves(self, expert), _longest(self.batches(expert))
+        sums, longest = Hessian(self.size, self.label(expert), device=self.device), _longest(self.batches(expert))
         for x in self.batches(expert):
             long = _lengths(x) > longest
             sums.add(x[~long])
-            halves.add(x[~long])
             if bool(long.any()):
                 sums.add_whole(x[long])
-        sums.kept = halves.agreement()
+        sums.kept = self._trusted(expert, lambda: self.batches(expert), longest)
         return sums
 
     def cross(self, expert: int | None = None) -> CrossHessian:
         """Hessian and products with the original model's vectors. Raises as `pairs` and `hessian` do."""
         sums = CrossHessian(self.size, self.label(expert), self.device)
-        halves, longest = _Halves(self, expert), _longest(now for now, _ in self.pairs(expert))
+        longest = _longest(now for now, _ in self.pairs(expert))
         for now, then in self.pairs(expert):
             long = _lengths(now) > longest
             sums.add(now[~long], then[~long])
-            halves.add(now[~long])
             if bool(long.any()):
                 sums.hessian.add_whole(now[long], then[long])
-        sums.hessian.kept = halves.agreement()
+        sums.hessian.kept = self._trusted(expert, lambda: (now for now, _ in self.pairs(expert)), longest)
         return sums
+
+    def _trusted(self, expert: int | None, batches: Callable[[], Iterable[Any]], longest: float) -> float:
+        """What of the correlations of vectors other text is taken to have: the square of what two halves share, as it
+        is as far from both as these are from each other.
+
+        Halves are runs of vectors by their kind: from the run that is farthest from the mean in what its channels'
+        sizes are to the one that is farthest from that. Of a text of one kind they are alike.
+        """
+        channels = np.linspace(0, self.size - 1, min(self.size, CHANNELS)).astype(np.int64)
+
+        def runs() -> Iterator[Any]:
+            for x in batches():
+                some = x[:, arrays.like(channels, x)][~(_lengths(x) > longest)]
+                ends = np.linspace(0, len(some), 1 + max(2, math.ceil(len(some) / RUN))).astype(int).tolist()
+                yield from (some[first:end] for first, end in pairwise(ends))
+
+        squares = [on_host((run * run).sum(0)) for run in runs()] or [np.zeros(len(channels))]
+        sizes = np.sqrt(np.stack(squares).astype(np.float64))
+        sizes /= np.linalg.norm(sizes, axis=1, keepdims=True) + np.finfo(np.float32).tiny
+        one = _distances(sizes, sizes[_distances(sizes, sizes.mean(0)).argmax()])
+        order = np.argsort(one - _distances(sizes, sizes[one.argmax()]), kind="stable")
+        halves = [Hessian(len(channels), self.label(expert), device=self.device) for _ in range(2)]
+        for place, run in zip(np.argsort(order), runs(), strict=False):
+            halves[int(2 * place < len(order))].add(run)
+        return agreement(*halves) ** 2
 
     def summed(self, expert: int | None = None) -> int:
         """Vectors that Hessians are of: where the original is run, those that both models have."""
@@ -196,26 +221,10 @@ def _longest(batches: Iterable[Any]) -> float:
     return longest if RARE * int((squares > longest).sum()) <= len(squares) else math.inf
 
 
-class _Halves:
-    """Hessians of some channels, of every second run of vectors and of the others."""
-
-    def __init__(self, given: ProductInput, expert: int | None) -> None:
-        size = min(given.size, CHANNELS)
-        self._channels = np.linspace(0, given.size - 1, size).astype(np.int64)
-        self._sums = [Hessian(size, given.label(expert), device=given.device) for _ in range(2)]
-        self._run, self._done = max(1, min(RUN, given.summed(expert) // 2)), 0
-
-    def add(self, x: Any) -> None:
-        """Count vectors [T, K]."""
-        some, first = x[:, arrays.like(self._channels, x)], 0
-        while first < len(some):
-            whole, within = divmod(self._done, self._run)
-            part = some[first : first + self._run - within]
-            self._sums[whole % 2].add(part)
-            self._done, first = self._done + len(part), first + len(part)
-
-    def agreement(self) -> float:
-        return agreement(*self._sums)
+def _distances(rows: F64, place: F64) -> F64:
+    """Squares of distances of rows from a place."""
+    found: F64 = np.square(rows - place).sum(axis=1)
+    return found
 
 
 def inputs_of(
