@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from octavo.cli.hub.early_kernels import EarlyKernels, compile_for
 from octavo.io.gguf import GGUFFile
 from tests.cli.conftest import Run
 from tests.hub_server import Hub
+from tests.limits import HANG_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="files have no holes")
 
@@ -36,7 +38,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
 def _partial(path: str, to: Path, nbytes: int) -> list[str]:
     """A file with the first bytes of another, and the arguments that tell of it."""
     to.write_bytes(Path(path).read_bytes()[:nbytes])
-    return ["", str(to), str(os.path.getsize(path))]
+    return ["", str(to), str(os.path.getsize(path)), str(to.parent)]
 
 
 def test_a_header_is_enough(
@@ -91,7 +93,36 @@ def test_it_ends_with_the_download(tmp_path: Path) -> None:
         kernels.begin(str(tmp_path / "partial"), early_kernels.LEAST)
         assert process is not None
         assert process is kernels._process
+        assert (folder := Path(kernels._folder)).is_dir()
     assert process.returncode == -signal.SIGKILL
+    assert not folder.exists()
+
+
+def test_it_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """As do the processes that help it, and its folder."""
+    (folder := tmp_path / "folder").mkdir()
+    program = (
+        "import subprocess, time; from octavo.cli.hub import early_kernels as e; e.ended_with_its_parent();"
+        "helper = subprocess.Popen(['sleep', '60'], stdin=subprocess.PIPE); print(helper.pid, flush=True);"
+        "time.sleep(60)"
+    )
+    command = [sys.executable, "-c", program, "partial", "1", str(folder)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(HANG_S) == -signal.SIGKILL
+        assert process.stdout.read() == b""  # the helper has it open too, and is gone
+    assert not folder.exists()
+
+
+def test_without_room_for_it_a_download_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with EarlyKernels() as kernels:
+        kernels.begin(str(tmp_path / "partial"), early_kernels.LEAST)
+        assert kernels._process is None
 
 
 @pytest.mark.parametrize("command", [["pull"], ["inspect"]])

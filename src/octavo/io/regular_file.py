@@ -22,7 +22,7 @@ def open_regular(path: str | os.PathLike[str], what: str | None = None, kind: ty
     """
     name = os.fsdecode(path)
     try:
-        file = io.FileIO(name, "r", opener=_open_at_once)
+        file = io.FileIO(name, "r", opener=open_at_once)
     except IsADirectoryError:
         raise kind("not a regular file", file=name, allowed=what) from None
     except (OSError, ValueError) as error:
@@ -33,7 +33,8 @@ def open_regular(path: str | os.PathLike[str], what: str | None = None, kind: ty
     return file
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def open_at_once(path: str, flags: int) -> int:
+    """An opener that waits for nobody to write to a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

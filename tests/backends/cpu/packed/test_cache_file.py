@@ -97,6 +97,18 @@ def lose_a_page(path: Path) -> None:
         file.write(bytes(64))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes have names on POSIX")
+def test_a_pipe_in_its_place_is_not_waited_for(weights: Path, model: Path) -> None:
+    _, plain = load(model)
+    (path,) = weights.iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DamagedError, match="not a regular file"):
+        CacheFile(str(path))
+    require_all_equal(load(model)[1], plain)
+    assert path.is_file()
+
+
 def test_after_the_system_started_again_all_is_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = large(tmp_path, b"1" * 16, monkeypatch)
     CacheFile(str(path))

@@ -16,6 +16,7 @@ import hashlib
 import json
 import mmap
 import os
+import stat
 import struct
 from bisect import bisect, insort
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from octavo.backends.cpu.device.memory_nodes import prefer_node_of
 from octavo.formats.spec import U8, AnyArray
 from octavo.io.file_identity import boot_id, samples
 from octavo.io.positioned import pread, pwrite
+from octavo.io.regular_file import open_at_once
 
 MAGIC, END = b"OCTAVOW1", b"1WOVATCO"
 PAGE, LINE = 4096, 64
@@ -63,9 +65,12 @@ class CacheFile:
     """
 
     def __init__(self, path: str, *, check: bool = True) -> None:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_at_once) as file:
             fd = file.fileno()
-            self.nbytes = os.fstat(fd).st_size
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedError("it is not a regular file")
+            self.nbytes = found.st_size
             at, size, of_index, of_data, total, boot = self._header(fd)
             text = pread(fd, size, at)
             if hashlib.sha256(text).digest() != of_index or pread(fd, len(END), at + size) != END:
