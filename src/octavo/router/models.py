@@ -404,7 +404,8 @@ class Models:
             self._ended(model, state)
         else:
             self._set(model, "stopping")
-            at_once = not model.answering and not model.known.engine.close_time
+            known = model.known  # a line of the log may still come
+            at_once = not (model.answering or known.engine.close_time or known.server.log_requests)
             model.closing = closing = asyncio.get_running_loop().create_task(model.pool.close(at_once=at_once))
             closing.add_done_callback(lambda _: self._ended(model, state))
             await asyncio.shield(closing)
