@@ -6,6 +6,7 @@ import copy
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -115,6 +116,15 @@ def test_the_readme_says_what_a_peer_did_without(tool: ModuleType, tmp_path: Pat
     write(tmp_path, older)
     tool.main([])
     assert "against llama.cpp 0.3 without flash attention; measured on" in tool.tables()
+
+
+def test_the_readme_says_the_range_of_prompts_on_a_cpu() -> None:
+    """That of docs/speed.md: all CPUs and models, prompts against llama.cpp."""
+    page = (ROOT / "docs" / "speed.md").read_text("utf-8")
+    ratios = [float(x) for x in re.findall(r"^(?:\|[^|\n]*){4}\| ([\d.]+)x \| [\d.]+x \|$", page, re.MULTILINE)]
+    assert len(ratios) > 10
+    said = f"| prompts on a CPU, same file | {min(ratios):.1f} to {max(ratios):.1f} times llama.cpp's speed |"
+    assert said in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_the_page_has_the_newest_result_of_each_model(tool: ModuleType, tmp_path: Path) -> None:

@@ -255,6 +255,8 @@ def test_sizes_that_are_wrong(octavo: Run, src: str, dst: str, arguments: list[s
     [
         (["--method", "gptq"], "--method gptq needs --calibration"),
         (["--calibration", "demo"], "--calibration demo needs --method"),
+        (["--method", "gptq", "--calibration", "demo", "--pure", "--tensor-type", ".=F16"],
+         "leaves a method nothing to quantize"),
         (["--method", "awq", "--calibration", "demo"], "(allowed: gptq, qronos; awq is for --scheme)"),
         (["--samples", "8"], "--samples needs --method"),
     ],

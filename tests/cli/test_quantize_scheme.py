@@ -59,6 +59,13 @@ def test_a_folder_is_written_run_and_shown(octavo: Run, tmp_path: Path) -> None:
     assert "has no name" in octavo("quantize", "demo", "", "--scheme", "fp8").error()
 
 
+def test_a_folder_is_not_called_like_a_file(octavo: Run, tmp_path: Path) -> None:
+    out = tmp_path / "x.gguf"
+    assert "makes a folder (allowed: a name without .gguf)" in octavo(
+        "quantize", "demo", str(out), "--scheme", "int8-w8a8").error()
+    assert not out.exists()
+
+
 def test_a_table_for_people(octavo: Run, tmp_path: Path) -> None:
     got = octavo("quantize", "demo", str(tmp_path / "out"), "--scheme", "w4a8-g128", "--dry-run")
     assert "would be w4a8-g128" in got.out

@@ -95,6 +95,18 @@ def test_a_header_of_many_experts(tmp_path: Path) -> None:
     assert len(SafetensorsFile.open(path).tensors) == 12_001
 
 
+@pytest.mark.parametrize("header", [
+    b'{"a":[' + b"{}," * 4_000_000 + b"0]}", b'{"a":[' + b"[" * 4_000_000, b"{" + b'"":0,' * 1_000_001 + b'"":0}',
+    b'{"__metadata__":{' + b'"" : "",' * 1_000_001 + b'"":""}}',
+])
+def test_headers_of_too_many_values_are_not_parsed(
+    tmp_path: Path, header: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.io.safetensors.safetensors_file.parse_object", pytest.fail)
+    with pytest.raises(FileError, match="header: has too many keys or values"):
+        SafetensorsFile.open(file(tmp_path, header))
+
+
 @pytest.mark.parametrize("raw", [b"", b"\x10\x00"])
 def test_files_that_end_early(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "x.safetensors"

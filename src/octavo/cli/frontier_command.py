@@ -91,8 +91,7 @@ def frontier(
     Types of each tensor by measured divergence, with an importance matrix; judged on another text, and timed.
     A run that was stopped or killed goes on with the same command.
     """
-    if not dry_run:
-        require_matplotlib("a frontier's page needs matplotlib")
+    require_matplotlib("a frontier's page needs matplotlib")
     from octavo.frontier.page import write_page
     from octavo.frontier.plan import USUAL, Subject, plan, require_folder, targets
     from octavo.frontier.run import make_frontier, require_same

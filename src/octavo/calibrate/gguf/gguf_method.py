@@ -379,7 +379,9 @@ def _tables(job: QuantizeJob, spec: ModelSpec, made: Mapping[str, GgufWeight]) -
 
 
 def require_levels(job: QuantizeJob) -> None:
-    """Raises UsageError where a weight gets a format that errors can't be made up for in."""
+    """Raises UsageError where a weight gets a format that errors can't be made up for in, or none is quantized."""
+    if all(fmt.is_float for fmt in job.types.values()):
+        raise UsageError(f"{job.name} leaves a method nothing to quantize (allowed: quantized types, or no --method)")
     for name, fmt in job.types.items():
         if not (fmt.is_float or name == TIED or grid_of(fmt) is not None):
             problem = f"tensor {shown(name)} becomes {fmt.name}, a format that GPTQ has no levels for"

@@ -12,6 +12,7 @@ from octavo.cli.notes import notes_told
 from octavo.cli.options import refuse
 from octavo.cli.progress_bar import Bar
 from octavo.cli.quantize.method_options import MethodOptions
+from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.job.job_report import Report
@@ -82,6 +83,8 @@ class SchemeOptions:
         from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 
         assert self.scheme is not None
+        if dst.lower().endswith(".gguf"):
+            raise UsageError(f"{dst}: --scheme {self.scheme} makes a folder (allowed: a name without .gguf)")
         with notes_told(), Bar() as bar:
             given = {"rotate": self.rotate, "kv": self.kv, "activations": self.activations, "seed": self.seed}
             made = method.of_scheme(options["threads"], bar, **given)

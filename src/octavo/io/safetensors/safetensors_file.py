@@ -25,6 +25,8 @@ from octavo.io.safetensors.json_file import parse_object
 
 MAX_HEADER_BYTES = 100_000_000
 """As the format's own library has it: experts by the thousand take several MB."""
+MAX_KEYS = 1_000_000
+"""Of objects, four a tensor: a mixture in one file has some 100,000 tensors. Parsed, each takes 100 bytes or more."""
 MAX_DIMS = 8
 WANTED = "a safetensors file"
 ITEM_BYTES = {
@@ -126,6 +128,8 @@ class SafetensorsFile:
         name = os.fsdecode(path)
         size, header = _read_header(name)
         start = 8 + len(header)
+        if header.count(b":") > MAX_KEYS or sum(map(header.count, (b",", b"[", b"{"))) > 4 * MAX_KEYS:
+            raise FileError("has too many keys or values", file=name, field="header", allowed=f"{MAX_KEYS:,} keys")
         table = parse_object(header, name, "header")
         said = table.pop("__metadata__", None)
         metadata = {k: v for k, v in said.items() if isinstance(v, str)} if isinstance(said, dict) else {}
