@@ -119,12 +119,11 @@ class ModelsFront(BaseFront):
             raise ApiError(404, f"no route {request.url.path}")
         asked = await (asyncio.to_thread(named, body) if len(body) > LARGE else _now(body))
         model = self._meant(request, asked)
-        if is_ollamas(request.scope):
-            model.keep = asked.keep()
-            if model.keep == 0 and asked.says_nothing and request.url.path in SAYING:
-                self.models.unload(model)
-                yield ollama.Unloaded(model, chat=request.url.path == "/api/chat")
-                return
+        model.keep = asked.keep() if is_ollamas(request.scope) else None
+        if model.keep == 0 and asked.says_nothing and request.url.path in SAYING:
+            self.models.unload(model)
+            yield ollama.Unloaded(model, chat=request.url.path == "/api/chat")
+            return
         if request.query_params.get("autoload") in ("false", "0") and model.state != "loaded":
             raise bad(f"{model.name} is not loaded", "model", "model_not_loaded")
         async with self.models.taken(model) as pool:

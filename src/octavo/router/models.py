@@ -241,7 +241,7 @@ class Models:
 
     def load(self, model: Model) -> None:
         """Begin to load a model."""
-        model.wanted, model.failed = True, float("-inf")
+        model.wanted, model.failed, model.keep = True, float("-inf"), None
         self._start_loading(model)
 
     def _start_loading(self, model: Model) -> asyncio.Task[None]:
