@@ -20,6 +20,9 @@ from octavo.replicas import local
 from octavo.replicas.local import LocalLauncher, cards
 from octavo.replicas.merged_metrics import ReplicaMetrics
 from octavo.replicas.pool import Pool
+from octavo.replicas.replica_process import start
+from octavo.replicas.setup import ALIVE
+from octavo.server.engine.channel import Channel
 from octavo.server.engine.client import EngineDiedError
 from octavo.server.engine.fake import FakeClient
 from octavo.server.http.tls import Certificate
@@ -98,8 +101,6 @@ def test_an_engine_is_started_before_its_server_is_imported() -> None:
 def test_a_replica_that_can_not_load_its_model_says_why() -> None:
     import asyncio
 
-    from octavo.replicas.replica_process import start
-
     async def refused() -> None:
         setup = processes(1).setup(0)
         setup.engine = EngineOptions("demo", device="cpu", n_ctx=1 << 40)
@@ -115,8 +116,6 @@ def test_a_replica_that_can_not_load_its_model_says_why() -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_engine_that_is_killed_in_its_first_load_is_started_again_twice(times: int) -> None:
     import asyncio
-
-    from octavo.replicas.replica_process import start
 
     async def loaded() -> None:
         running = local.LocalProcess(*start(processes(1).setup(0)))
@@ -139,6 +138,43 @@ def test_an_engine_that_is_killed_in_its_first_load_is_started_again_twice(times
     asyncio.run(loaded())
 
 
+@pytest.mark.parametrize("answers", [0, 4])
+def test_a_process_that_gives_no_sign_of_life_is_not_waited_for(answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+    import socket
+
+    monkeypatch.setattr(local, "ANSWER_S", 0.05)
+    ours, theirs = socket.socketpair()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(answers):
+            writer.write(await reader.readexactly(4))
+
+    async def silent() -> None:
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+        process.send_signal(signal.SIGSTOP)
+        running = local.LocalProcess(process, ours)
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        answering = asyncio.create_task(answer(reader, writer))
+        with pytest.raises(local.SilentError, match=r"its process did not answer for 0\.15 s, and was killed"):
+            await running.served()
+        await answering
+        writer.close()
+        await running.close()
+        assert process.returncode == -signal.SIGKILL
+
+    asyncio.run(silent())
+
+
+def test_a_process_gives_signs_of_life_from_its_setup_on() -> None:
+    process, sock = start(processes(1).setup(0))
+    with sock:
+        channel = Channel(sock)
+        channel.send(ALIVE)
+        assert next(channel.received()) == ALIVE, "before it has read its model"
+    assert process.wait(HANG_S) == 0
+
+
 def test_a_signal_that_ends_a_process_has_its_name() -> None:
     import asyncio
     import socket
@@ -157,8 +193,6 @@ def test_a_replica_that_is_interrupted_while_it_starts_says_nothing(
     imported: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import asyncio
-
-    from octavo.replicas.replica_process import start
 
     async def interrupted() -> str:
         running = local.LocalProcess(*start(processes(1).setup(0)))

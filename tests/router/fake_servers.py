@@ -33,6 +33,8 @@ class FakeServer:
         world = self.world
         if (wrong := world.wrong.get(self.name)) is not None:
             raise wrong
+        if self.name in world.silent:
+            await asyncio.Event().wait()
         await self.launcher.allow(Asks(world.sizes[self.name], 0, 0, 0, world.free))
         self.launcher.show(Loading("reading", 1, 2))
         await world.may_load.wait()
@@ -93,6 +95,7 @@ class World:
     sizes     bytes that each model takes
     free      bytes that are free where engines look
     wrong     why a model can't be loaded
+    silent    names of models whose processes never ask for room
     may_load  is set unless loading is to wait
     loaded    names, in the order in which they were loaded; those that are are `here`
     most      bytes that were taken at a time
@@ -102,7 +105,7 @@ class World:
     def __init__(self, sizes: dict[str, int]) -> None:
         self.sizes, self.port = sizes, 0
         self.wrong = dict[str, OctavoError]()
-        self.servers = dict[str, FakeServer]()
+        self.servers, self.silent = dict[str, FakeServer](), set[str]()
         self.may_load = asyncio.Event()
         self.may_load.set()
         self.loaded, self.here, self.most = list[str](), set[str](), 0

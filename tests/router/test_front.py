@@ -109,6 +109,19 @@ def test_a_route_that_is_not_there_loads_nothing(front: tuple[Server, ModelsFron
     assert models.models.models["second"].loads == loads
 
 
+def test_a_method_that_a_route_does_not_know_is_told_with_those_that_it_knows(
+    front: tuple[Server, ModelsFront]
+) -> None:
+    server, _ = front
+    for method, path, allowed in (
+        ("GET", "/v1/chat/completions", "POST"), ("GET", "/api/chat?model=second", "POST"),
+        ("DELETE", "/lora-adapters", "GET, HEAD, POST"), ("POST", "/tokenizer_info", "GET, HEAD"),
+    ):
+        status, headers, body = server.send(method, path, {} if method == "POST" else None)
+        assert (status, headers["allow"]) == (405, allowed), path
+        assert f"{method} is not allowed for {path.partition('?')[0]}" in body.decode()
+
+
 def test_errors_are_of_the_routes_api(front: tuple[Server, ModelsFront]) -> None:
     server, _ = front
     status, _, body = server.send("POST", "/v1/messages", {**QUESTION, "model": "no", "max_tokens": 5})

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from octavo.data import resolve
+from octavo.replicas import local
 from octavo.replicas import pool as pool_module
 from octavo.replicas.local import LocalProcess
 from tests.router.live_models import children_of, engine_of, kill, pid_of, served, serving
@@ -105,6 +106,19 @@ def test_what_is_stopped_ends_in_order_with_its_model() -> None:
         server.post("/models/unload", model="one")
         until(lambda: gone(pids))
         until(lambda: front.models.models["one"].state == "unloaded")
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_before_it_loads_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "ANSWER_S", 1.0)
+    with serving([served("one")]) as (server, front):
+        until(lambda: front.models._spare is not None)
+        spare = front.models._spare
+        assert spare is not None
+        os.kill(spare.process.pid, signal.SIGSTOP)
+        assert text_of(server, "one", PROMPTS[0], False) == "12 times 7 is 84."
+        assert pid_of(front, "one") != spare.process.pid
+        assert gone([spare.process.pid])
 
 
 def test_what_does_not_end_is_killed_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:

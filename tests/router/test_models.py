@@ -193,6 +193,23 @@ def test_a_client_that_leaves_costs_no_model_its_place() -> None:
     run(test)
 
 
+def test_a_load_that_nobody_waits_for_gives_its_turn_up() -> None:
+    async def test() -> None:
+        async with worlds({"a": 2, "b": 2}, memory=5) as (world, models):
+            world.silent.add("a")
+            leaving = asyncio.create_task(ask(models, "a"))
+            while "a" not in world.servers:
+                await asyncio.sleep(0.001)
+            other = asyncio.create_task(ask(models, "b"))
+            await waits(models, "b")
+            assert not world.loaded
+            leaving.cancel()
+            await other
+            assert (world.loaded, models.models["a"].state, models.models["a"].failures) == (["b"], "unloaded", 0)
+
+    run(test)
+
+
 def test_one_that_does_not_fit_alone_is_refused_with_the_numbers() -> None:
     async def test() -> None:
         async with worlds({"a": 2, "b": 9}, memory=5) as (world, models):

@@ -69,6 +69,20 @@ def test_a_chat_loads_its_model(front: tuple[Server, ModelsFront]) -> None:
         400, [{"error": "options.no is not an option here"}])
 
 
+def test_how_long_a_model_stays_is_of_the_last_request(front: tuple[Server, ModelsFront]) -> None:
+    server, models = front
+    model = models.models.models["first"]
+    server.post("/api/chat", model="first", **ASK, keep_alive=0, stream=False)
+    until(lambda: model.state == "sleeping")
+    server.chat("Hi", model="first", max_tokens=1)
+    assert (model.state, model.keep) == ("loaded", None)
+    server.post("/api/chat", model="first", **ASK, keep_alive=0, stream=False)
+    until(lambda: model.state == "sleeping")
+    server.post("/models/load", model="first")
+    until(lambda: model.state == "loaded")
+    assert model.keep is None
+
+
 @pytest.mark.slow
 def test_how_long_a_model_stays(front: tuple[Server, ModelsFront]) -> None:
     server, models = front

@@ -16,9 +16,10 @@ import msgspec
 
 from octavo.backends.cores import cores
 from octavo.errors import UsageError, end_of_process
+from octavo.replicas.pool import ANSWER_S, LATE
 from octavo.replicas.replica import Refused, Served, from_replica
 from octavo.replicas.replica_process import start
-from octavo.replicas.setup import Setup, encode
+from octavo.replicas.setup import ALIVE, Setup, encode
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.engine_protocol import Asks, Go, Loading
 from octavo.server.engine.launch import GONE_S
@@ -28,8 +29,16 @@ CARDS = Path("/proc/driver/nvidia/gpus")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
+class SilentError(Exception):
+    """A process that gives no sign of life, as it is stopped."""
+
+
 class LocalProcess:
-    """A replica's process, see `Running`. It leads a process group, which its engine is in, and ends with all of it."""
+    """A replica's process, see `Running`. It leads a process group, which its engine is in, and ends with all of it.
+
+    Until it serves it is asked for signs of life; what is counted are answers, so that a front that was stopped itself
+    finds it well.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self.process, self._socket = process, sock
@@ -40,7 +49,9 @@ class LocalProcess:
         reader, writer = await asyncio.open_connection(sock=sock)
         try:
             while True:
-                found = from_replica(await reader.readexactly(length_of(await reader.readexactly(LENGTH.size))))
+                if (message := await _message(reader, writer)) == ALIVE:
+                    continue
+                found = from_replica(message)
                 if isinstance(found, Served):
                     return found
                 if isinstance(found, Refused):
@@ -81,6 +92,24 @@ class LocalProcess:
         """Send a signal to the server and its engine, one that outlives it too."""
         with suppress(OSError):
             os.killpg(self.process.pid, number)
+
+
+async def _message(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """What a process says next. Raises SilentError where it does not answer any more."""
+    reading = asyncio.ensure_future(_payload(reader))
+    try:
+        for _ in range(LATE):
+            await asyncio.wait([reading], timeout=ANSWER_S)
+            if reading.done():
+                return reading.result()
+            writer.write(frame(ALIVE))
+    finally:
+        reading.cancel()
+    raise SilentError(f"its process did not answer for {LATE * ANSWER_S:g} s, and was killed")
+
+
+async def _payload(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(length_of(await reader.readexactly(LENGTH.size)))
 
 
 async def _never() -> Served:

@@ -1,8 +1,8 @@
 """A replica: a whole server on a free port, for the front that started its process, see `replica_process`.
 
 The front's end of a socket says what to serve; the answer is where, once the model is loaded. One whose engine asks
-says before that what it needs, waits for `Go`, and tells how far it is. When the front is gone, which closes the
-socket, the replica ends; on SIGTERM it ends in order, as any server does.
+says before that what it needs, waits for `Go`, and tells how far it is. From its setup on it answers `ALIVE`, at once.
+When the front is gone, which closes the socket, the replica ends; on SIGTERM it ends in order, as any server does.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from threading import Thread
 
 import msgspec
 
@@ -84,19 +82,8 @@ def serve_replica(channel: Channel, setup: Setup, launched: Launched, going: Fut
             run(serve(client, file, options, sock, told))
 
 
-def serve_front(channel: Channel, messages: Iterator[bytes], setup: Setup, launched: Launched) -> None:
-    """Be the replica of a front whose `messages` these are, after `setup`; its engine's process is `launched`."""
-    going: Future[None] = Future()
-
-    def read() -> None:
-        try:
-            for _ in messages:  # `Go`, once for each engine that asked before the first one
-                if not going.done():
-                    going.set_result(None)
-        finally:
-            os._exit(0)  # its engine ends with it
-
-    Thread(target=read, daemon=True, name="front").start()
+def serve_front(channel: Channel, setup: Setup, launched: Launched, going: Future[None]) -> None:
+    """Be the replica of a front; see `serve_replica`."""
     try:
         serve_replica(channel, setup, launched, going)
     except (OctavoError, OSError) as error:

@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from importlib import import_module
 from select import select
@@ -18,7 +19,7 @@ from threading import Thread
 
 import msgspec
 
-from octavo.replicas.setup import Setup, encode
+from octavo.replicas.setup import ALIVE, Setup, encode
 from octavo.server.engine.channel import Channel
 from octavo.server.engine.launch import launch
 
@@ -77,10 +78,23 @@ def main() -> None:
         logging.basicConfig(format=f"octavo: %(levelname)s: {called}: %(message)s", level=logging.WARNING)
         if setup.server.log_requests:
             logging.getLogger("octavo.requests").setLevel(logging.INFO)
-        told = launched.tell(setup.of_engine)
+        told, going = launched.tell(setup.of_engine), Future[None]()
+        Thread(target=_listen, args=(channel, messages, going), daemon=True, name="front").start()
         from octavo.replicas.replica import serve_front
 
-        serve_front(channel, messages, setup, told)
+        serve_front(channel, setup, told, going)
+
+
+def _listen(channel: Channel, messages: Iterator[bytes], going: Future[None]) -> None:
+    """Answer a front that asks for signs of life, and set `going` at its `Go`; when it is gone, end."""
+    try:
+        for message in messages:
+            if message == ALIVE:
+                channel.send(ALIVE)
+            elif not going.done():  # it comes once for each engine that asked before the first one
+                going.set_result(None)
+    finally:
+        os._exit(0)  # its engine ends with it
 
 
 if __name__ == "__main__":

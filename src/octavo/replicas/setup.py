@@ -34,4 +34,6 @@ class Setup(msgspec.Struct):
         return msgspec.structs.replace(self.engine, kv_events=None if events is None else events.of_rank(self.number))
 
 
+ALIVE = b""
+"""A message that asks a process for a sign of life, and the answer to it."""
 encode = msgspec.msgpack.Encoder().encode

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
@@ -115,16 +116,17 @@ class ModelsFront(BaseFront):
 
     @asynccontextmanager
     async def relayed(self, request: Request, body: bytearray) -> AsyncIterator[Responds]:
-        if all(route.matches(request.scope)[0] is Match.NONE for route in self._routes):  # no model is loaded for that
-            raise ApiError(404, f"no route {request.url.path}")
+        found = [(route.matches(request.scope)[0], route.methods or set()) for route in self._routes]
+        if not any(match is Match.FULL for match, _ in found):  # no model is loaded for that
+            allowed = sorted(set().union(*(methods for match, methods in found if match is Match.PARTIAL)))
+            raise HTTPException(405, headers={"Allow": ", ".join(allowed)}) if allowed else HTTPException(404)
         asked = await (asyncio.to_thread(named, body) if len(body) > LARGE else _now(body))
         model = self._meant(request, asked)
-        if is_ollamas(request.scope):
-            model.keep = asked.keep()
-            if model.keep == 0 and asked.says_nothing and request.url.path in SAYING:
-                self.models.unload(model)
-                yield ollama.Unloaded(model, chat=request.url.path == "/api/chat")
-                return
+        model.keep = asked.keep() if is_ollamas(request.scope) else None
+        if model.keep == 0 and asked.says_nothing and request.url.path in SAYING:
+            self.models.unload(model)
+            yield ollama.Unloaded(model, chat=request.url.path == "/api/chat")
+            return
         if request.query_params.get("autoload") in ("false", "0") and model.state != "loaded":
             raise bad(f"{model.name} is not loaded", "model", "model_not_loaded")
         async with self.models.taken(model) as pool:

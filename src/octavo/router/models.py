@@ -241,7 +241,7 @@ class Models:
 
     def load(self, model: Model) -> None:
         """Begin to load a model."""
-        model.wanted, model.failed = True, float("-inf")
+        model.wanted, model.failed, model.keep = True, float("-inf"), None
         self._start_loading(model)
 
     def _start_loading(self, model: Model) -> asyncio.Task[None]:
@@ -306,16 +306,24 @@ class Models:
         )
         pool.start()
         ready, granted = asyncio.ensure_future(pool.ready()), asyncio.ensure_future(model.granted.wait())
+        left = asyncio.ensure_future(self._unwanted(model))
         try:
             if self.memory is not None and model.needs is not None:  # while the process starts
                 await self._make_room(model, model.needs.total)
-            await asyncio.wait([ready, granted], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([ready, granted, left], return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
                 ready.result()
+            elif not granted.done():
+                raise UnwantedError(f"nobody waits for {model.name} any more")
         finally:
-            for one in (ready, granted):
+            for one in (ready, granted, left):
                 one.cancel()
         return pool
+
+    async def _unwanted(self, model: Model) -> None:
+        """Wait until nobody waits for a model any more."""
+        while model.is_wanted:
+            await self._change()
 
     def _keeps(self, model: Model) -> bool:
         """Whether a model whose process has ended by itself gets another one: while requests wait."""

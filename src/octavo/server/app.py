@@ -48,6 +48,8 @@ WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/reranking", rerank.rerank),
     ("POST", "/score", rerank.score),
     ("GET", "/models", meta.models),
+    ("POST", "/models/load", ollama.of_several),
+    ("POST", "/models/unload", ollama.of_several),
     ("GET", "/models/{name:path}", meta.model),
     ("GET", "/health", meta.health),
 )

@@ -26,3 +26,11 @@ def test_what_openais_client_raises(server: Server) -> None:
             client.images.generate(model="dall-e", prompt="a cat")
         with pytest.raises(openai.InternalServerError, match="no model here is for moderation"):
             client.moderations.create(input="x")
+
+
+@pytest.mark.parametrize("path", ["/models/load", "/models/unload"])
+def test_a_single_model_is_not_loaded_by_route(server: Server, path: str) -> None:
+    for prefix in ("/v1", ""):
+        status, error = server.refused(prefix + path, {"model": "demo"})
+        assert (status, error["message"]) == (
+            400, f"{prefix + path} is for servers of several models: start `octavo serve` without one, or with several")
