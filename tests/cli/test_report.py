@@ -57,11 +57,12 @@ def test_methods_next_to_presets(
 ) -> None:
     leave_out_pictures(monkeypatch)
     options = ("--text", text, "-c", "64", "--chunks", "2", *REFERENCE)
-    made = ("--presets", "F16", "--methods", "gptq,awq", "--calibration", text)
+    made = ("--presets", "Q4_0,F16", "--methods", "gptq,awq", "--calibration", text)
     assert octavo("report", models[0], *made, *options, "-o", out).status == 0
     page = Path(out).read_text(encoding="utf-8")
-    rows = re.findall(r">F16</t[dh]>\s*<td[^>]*>(preset[^<]*)<", page[page.index("Models on the text") :])
-    assert rows == ["preset", "preset, gptq"]  # presets have no awq
+    rows = re.findall(r">(Q4_0|F16)</t[dh]>\s*<td[^>]*>(preset[^<]*)<", page[page.index("Models on the text") :])
+    wanted = [("Q4_0", "preset"), ("Q4_0", "preset, gptq"), ("F16", "preset")]  # presets have no awq, floats no methods
+    assert sorted(rows) == sorted(wanted)
 
 
 def test_methods_that_there_are_not_are_left_out_and_said(
