@@ -22,8 +22,6 @@ tokens, to try all parts.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +36,7 @@ from octavo.bench.model_bench import Trial, report, time_test
 from octavo.bench.subject import EngineSubject
 from octavo.jit import host_cpu
 from published_models import Published
-from published_run import Case, PublishedRun, aim, arguments, make, tell
+from published_run import Case, PublishedRun, aim, main, tell
 
 KEPT = "cpu-published"
 PARTS = ("usual", "threads", "tiles-2", "vectors-2", "vectors", "products")
@@ -167,8 +165,8 @@ class Run(PublishedRun):
 
     script, models, usual = __file__, MODELS, USUAL
 
-    def __init__(self, asked: argparse.Namespace) -> None:
-        super().__init__(asked, "cpu", KEPT, results_file.described(commit=asked.commit))
+    def about(self) -> tuple[str, str, dict[str, Any]]:
+        return "cpu", KEPT, results_file.described(commit=self.asked.commit)
 
     def environment(self, part: str) -> dict[str, str]:
         return {host_cpu.CHOSEN: WITHOUT_TILES} if part.startswith("vectors") and host_cpu.has_tiles() else {}
@@ -236,22 +234,11 @@ def _cell(case: Case) -> str:
     return f"{case['rate']:,.1f}" + (f" ({'; '.join(said)})" if said else "")
 
 
-def main() -> None:
-    parser = arguments(__doc__, MODELS, PARTS, f"{', '.join(USUAL)}, and what a model has beside")
-    asked = parser.parse_args()
-    if asked.measure:
-        name, part, skip = (asked.measure[key] for key in ("name", "part", "skip"))
-        measured = Measured(name, asked.measure["path"], part, DRY if asked.measure["dry"] else Sizes())
-        tell(lambda: measured.cases(set(skip)), part)
-    elif asked.make:
-        make(MODELS[asked.make["name"]], asked.make["path"], asked.make["dry"])
-    elif asked.table:
-        print(markdown(json.loads(asked.table.read_text("utf-8"))))
-    elif asked.folder is None:
-        parser.error("FOLDER is missing")
-    else:
-        Run(asked).all()
+def measure(name: str, path: str, part: str, dry: bool, skip: list[str], **_: Any) -> None:
+    """Print the cases of a part."""
+    measured = Measured(name, path, part, DRY if dry else Sizes())
+    tell(lambda: measured.cases(set(skip)), part)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, Run, PARTS, "what a model has beside", measure, markdown)

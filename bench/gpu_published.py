@@ -62,7 +62,7 @@ from published_models import (
     SHARE_AT_DEPTH,
     USUAL,
 )
-from published_run import Case, PublishedRun, aim, arguments, make, tell
+from published_run import Case, PublishedRun, aim, main, tell
 
 KEPT = "gpu-published"
 STEPS, TURNS = 32, 3
@@ -218,11 +218,11 @@ class Run(PublishedRun):
 
     script, models, usual = __file__, MODELS, USUAL
 
-    def __init__(self, asked: argparse.Namespace) -> None:
-        device = "gpu" if not asked.dry or os.environ.get("TRITON_INTERPRET") == "1" else "cpu"
+    def about(self) -> tuple[str, str, dict[str, Any]]:
+        device = "gpu" if not self.asked.dry or os.environ.get("TRITON_INTERPRET") == "1" else "cpu"
         card = _card(device)
-        described = results_file.described(card, **card.pop("versions", {}), commit=asked.commit)
-        super().__init__(asked, device, f"{KEPT}-{card.get('arch', 'cpu')}", described)
+        described = results_file.described(card, **card.pop("versions", {}), commit=self.asked.commit)
+        return device, f"{KEPT}-{card.get('arch', 'cpu')}", described
 
 
 def _card(device: str) -> dict[str, Any]:
@@ -242,20 +242,5 @@ def measure(name: str, path: str, part: str, device: str, dry: bool, skip: list[
     tell(lambda: Measured(name, Path(path), part, device, sizes, begun).cases(set(skip)), part)
 
 
-def main() -> None:
-    parser = arguments(__doc__, MODELS, PARTS, f"{', '.join(USUAL)}, and of some models depth, cache")
-    asked = parser.parse_args()
-    if asked.measure:
-        measure(**asked.measure)
-    elif asked.make:
-        make(MODELS[asked.make["name"]], asked.make["path"], asked.make["dry"])
-    elif asked.table:
-        print(published_table.markdown(json.loads(asked.table.read_text("utf-8"))))
-    elif asked.folder is None:
-        parser.error("FOLDER is missing")
-    else:
-        Run(asked).all()
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, Run, PARTS, "of some models depth, cache", measure, published_table.markdown)

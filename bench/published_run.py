@@ -28,14 +28,18 @@ class PublishedRun:
     usual: Sequence[str]
     """Parts of models, unless others are asked for."""
 
-    def __init__(self, asked: argparse.Namespace, device: str, name: str, described: Mapping[str, Any]) -> None:
+    def __init__(self, asked: argparse.Namespace) -> None:
         self.asked, self.end = asked, time.monotonic() + asked.budget
-        self.device, self.name, self.described = device, name, described
+        self.device, self.name, self.described = self.about()
         self.kept = asked.output / f"{self.name}-{asked.commit}.cases"
         self.cases: list[Case] = json.loads(self.kept.read_text("utf-8")) if self.kept.exists() else []
         if asked.again:
             failed = {(c["model"], c["part"]) for c in self.cases if "failed" in c}
             self.cases = [c for c in self.cases if (c["model"], c["part"]) not in failed or "rate" in c]
+
+    def about(self) -> tuple[str, str, Mapping[str, Any]]:
+        """The device, what the result is called, and what it says of the machine."""
+        raise NotImplementedError
 
     def all(self) -> None:
         for name in self.asked.models:
@@ -112,6 +116,28 @@ def make(model: Published, path: str, dry: bool) -> None:
         synthetic.SHAPES[model.shape] = tiny(synthetic.SHAPES[model.shape])
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     model.make(Path(path), model.shape)
+
+
+def main(
+    about: str | None, run: type[PublishedRun], parts: Sequence[str], more: str, measure: Callable[..., None],
+    tables: Callable[[dict[str, Any]], str],
+) -> None:
+    """Do what is asked: all parts, tables of a result, or what a process of a run does, one part or a model.
+
+    `more` says which parts are usual beside those of all models.
+    """
+    parser = arguments(about, run.models, parts, f"{', '.join(run.usual)}, and {more}")
+    asked = parser.parse_args()
+    if asked.measure:
+        measure(**asked.measure)
+    elif asked.make:
+        make(run.models[asked.make["name"]], asked.make["path"], asked.make["dry"])
+    elif asked.table:
+        print(tables(json.loads(asked.table.read_text("utf-8"))))
+    elif asked.folder is None:
+        parser.error("FOLDER is missing")
+    else:
+        run(asked).all()
 
 
 def arguments(

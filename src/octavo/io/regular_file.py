@@ -22,19 +22,26 @@ def open_regular(path: str | os.PathLike[str], what: str | None = None, kind: ty
     """
     name = os.fsdecode(path)
     try:
-        file = io.FileIO(name, "r", opener=open_at_once)
+        file = open_if_regular(name)
     except IsADirectoryError:
         raise kind("not a regular file", file=name, allowed=what) from None
     except (OSError, ValueError) as error:
         raise kind(f"can't be opened: {getattr(error, 'strerror', None) or error}", file=name) from None
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if file is None:
         raise kind("not a regular file", file=name, allowed=what)
     return file
 
 
-def open_at_once(path: str, flags: int) -> int:
-    """An opener that waits for nobody to write to a pipe."""
+def open_if_regular(path: str) -> io.FileIO | None:
+    """The same; None for what is not a regular file. Raises OSError."""
+    file = io.FileIO(path, "r", opener=_open_at_once)
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    return None
+
+
+def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

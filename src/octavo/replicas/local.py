@@ -20,9 +20,10 @@ from octavo.replicas.pool import ANSWER_S, LATE
 from octavo.replicas.replica import Refused, Served, from_replica
 from octavo.replicas.replica_process import start
 from octavo.replicas.setup import ALIVE, Setup, encode
-from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
+from octavo.server.engine.channel import ChannelError, frame
 from octavo.server.engine.engine_protocol import Asks, Go, Loading
 from octavo.server.engine.launch import GONE_S
+from octavo.server.engine.process import read_payload
 from octavo.server.serve_options import EngineOptions, ServerOptions
 
 CARDS = Path("/proc/driver/nvidia/gpus")
@@ -96,7 +97,7 @@ class LocalProcess:
 
 async def _message(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     """What a process says next. Raises SilentError where it does not answer any more."""
-    reading = asyncio.ensure_future(_payload(reader))
+    reading = asyncio.ensure_future(read_payload(reader))
     try:
         for _ in range(LATE):
             await asyncio.wait([reading], timeout=ANSWER_S)
@@ -106,10 +107,6 @@ async def _message(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     finally:
         reading.cancel()
     raise SilentError(f"its process did not answer for {LATE * ANSWER_S:g} s, and was killed")
-
-
-async def _payload(reader: asyncio.StreamReader) -> bytes:
-    return await reader.readexactly(length_of(await reader.readexactly(LENGTH.size)))
 
 
 async def _never() -> Served:

@@ -83,7 +83,7 @@ class ProductInput:
         return ((self._in_place(now), self._in_place(then)) for now, then in self._paired(expert))
 
     def hessian(self, expert: int | None = None) -> Hessian:
-        """The Hessian of the vectors, added up now, where sums are made, as far as it is to be trusted (`trusted`);
+        """The Hessian of the vectors, added up now, where sums are made, as far as it is to be trusted (`_trusted`);
         long vectors (LONG) count whole. Raises NonFiniteError naming a weight.
         """
         sums, longest = Hessian(self.size, self.label(expert), device=self.device), _longest(self.batches(expert))

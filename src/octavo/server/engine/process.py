@@ -36,6 +36,11 @@ FATAL = 2
 MOST_REMEMBERED = 10_000
 
 
+async def read_payload(reader: asyncio.StreamReader) -> bytes:
+    """The next payload. Raises asyncio.IncompleteReadError where the other end closes, ChannelError as `length_of`."""
+    return await reader.readexactly(length_of(await reader.readexactly(LENGTH.size)))
+
+
 class ProcessClient(EngineClient):
     """Starts the engine and watches it.
 
@@ -131,7 +136,7 @@ class ProcessClient(EngineClient):
     async def _take_all(self, reader: asyncio.StreamReader, process: subprocess.Popen[bytes]) -> str:
         try:
             while True:
-                payload = await reader.readexactly(length_of(await reader.readexactly(LENGTH.size)))
+                payload = await read_payload(reader)
                 message = to_front.decode(payload)
                 self._heard = self.answers = True
                 if isinstance(message, Broken):

@@ -16,12 +16,12 @@ import hashlib
 import json
 import mmap
 import os
-import stat
 import struct
 from bisect import bisect, insort
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from operator import itemgetter
 from threading import Lock
 from typing import Any
 
@@ -31,7 +31,7 @@ from octavo.backends.cpu.device.memory_nodes import prefer_node_of
 from octavo.formats.spec import U8, AnyArray
 from octavo.io.file_identity import boot_id, samples
 from octavo.io.positioned import pread, pwrite
-from octavo.io.regular_file import open_at_once
+from octavo.io.regular_file import open_if_regular
 
 MAGIC, END = b"OCTAVOW1", b"1WOVATCO"
 PAGE, LINE = 4096, 64
@@ -65,12 +65,11 @@ class CacheFile:
     """
 
     def __init__(self, path: str, *, check: bool = True) -> None:
-        with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        if (file := open_if_regular(path)) is None:
+            raise DamagedError("it is not a regular file")
+        with file:
             fd = file.fileno()
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise DamagedError("it is not a regular file")
-            self.nbytes = found.st_size
+            self.nbytes = os.fstat(fd).st_size
             at, size, of_index, of_data, total, boot = self._header(fd)
             text = pread(fd, size, at)
             if hashlib.sha256(text).digest() != of_index or pread(fd, len(END), at + size) != END:
@@ -179,7 +178,7 @@ class CacheWriter:
         """Bytes of a region that are all written."""
         found = _map(self._fd, at, nbytes)
         with self._lock:
-            insort(self._mapped, (found.ctypes.data, at, found), key=_address)
+            insort(self._mapped, (found.ctypes.data, at, found), key=itemgetter(0))
         return found
 
     def write(self, at: int, data: U8) -> None:
@@ -193,7 +192,7 @@ class CacheWriter:
     def place(self, array: AnyArray) -> Place:
         """Where an array lies: there already, if it is a region's; else it is written."""
         address = array.ctypes.data
-        before = bisect(self._mapped, address, key=_address)
+        before = bisect(self._mapped, address, key=itemgetter(0))
         start, at, region = self._mapped[before - 1] if before else (0, 0, array)
         if start <= address < start + region.nbytes:
             at += address - start
@@ -218,10 +217,6 @@ class CacheWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def _address(region: tuple[int, int, U8]) -> int:
-    return region[0]
 
 
 def _map(fd: int, at: int, nbytes: int) -> U8:
